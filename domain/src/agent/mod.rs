@@ -1,0 +1,14 @@
+//! The agent: what to do next, as a pure function of the thread; the prompt, as a pure function of
+//! context and thread; and the loop that carries steps out through ports.
+//!
+//! Calling models and tools is left to the implementor of [`AgentPorts`].
+
+mod context;
+mod next_step;
+mod prompt;
+mod run_loop;
+
+pub use context::*;
+pub use next_step::*;
+pub use prompt::*;
+pub use run_loop::*;

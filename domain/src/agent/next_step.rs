@@ -1,0 +1,75 @@
+//! What the agent does next.
+
+use crate::ErrorCode;
+use crate::ids::MessageId;
+use crate::limits::{MAX_MODEL_ROUNDS_PER_RUN, MAX_TOOL_CALLS_PER_RUN};
+use crate::thread::{ModelToolCall, Thread};
+
+/// One step of the loop.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Ask the model.
+    CallModel {
+        /// 1, 2, 3 …
+        round: u32,
+    },
+    /// Carry out calls of the latest answer, in the model's order.
+    RunTools(Vec<PlannedCall>),
+    /// The latest answer is the turn's answer.
+    Finish {
+        /// The answer's message.
+        message_id: MessageId,
+        /// The answer.
+        answer: String,
+    },
+    /// The run cannot go on.
+    Fail {
+        /// A stable code.
+        code: String,
+        /// What a person can read.
+        message: String,
+    },
+}
+
+/// A call to carry out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedCall {
+    /// The call.
+    pub call: ModelToolCall,
+    /// Whether the run has used up its calls: then it is answered, not carried out.
+    pub over_limit: bool,
+}
+
+/// What to do next; the thread alone decides.
+pub fn next_step(thread: &Thread) -> Step {
+    if let Some(failure) = &thread.failure {
+        return Step::Fail { code: failure.code.clone(), message: failure.message.clone() };
+    }
+    let Some(last) = thread.exchanges.last() else {
+        return Step::CallModel { round: 1 };
+    };
+    let earlier: usize = thread.exchanges.iter().rev().skip(1).map(|exchange| exchange.calls.len()).sum();
+    let waiting: Vec<_> = last
+        .calls
+        .iter()
+        .enumerate()
+        .filter(|(_, call)| last.result_of(&call.id).is_none())
+        .map(|(index, call)| PlannedCall {
+            call: call.clone(),
+            over_limit: earlier + index >= MAX_TOOL_CALLS_PER_RUN as usize,
+        })
+        .collect();
+    if !waiting.is_empty() {
+        return Step::RunTools(waiting);
+    }
+    if last.calls.is_empty() {
+        return Step::Finish { message_id: last.message_id.clone(), answer: last.content.clone() };
+    }
+    if thread.rounds() >= MAX_MODEL_ROUNDS_PER_RUN {
+        return Step::Fail {
+            code: ErrorCode::ModelRoundLimit.as_str().to_owned(),
+            message: format!("the model was asked {MAX_MODEL_ROUNDS_PER_RUN} times without an answer"),
+        };
+    }
+    Step::CallModel { round: thread.rounds() + 1 }
+}

@@ -1,0 +1,56 @@
+//! The loop: look at the thread, take a step, until the run ends.
+
+use super::next_step::{PlannedCall, Step, next_step};
+use crate::ids::MessageId;
+use crate::thread::Thread;
+use std::future::Future;
+
+/// How the loop causes effects. Every method appends what happened to the thread before it returns,
+/// so that [`AgentPorts::thread`] has moved on.
+pub trait AgentPorts: Send {
+    /// Why the loop had to be left: a stop, a failure of the ledger.
+    type Halt: Send;
+
+    /// The thread as it is recorded.
+    fn thread(&self) -> &Thread;
+
+    /// Asks the model.
+    fn call_model(&mut self, round: u32) -> impl Future<Output = Result<(), Self::Halt>> + Send;
+
+    /// Carries out calls; each one gets exactly one result.
+    fn run_tools(&mut self, calls: Vec<PlannedCall>) -> impl Future<Output = Result<(), Self::Halt>> + Send;
+}
+
+/// How a run of the loop ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentEnd {
+    /// With an answer.
+    Answered {
+        /// The answer's message.
+        message_id: MessageId,
+        /// The answer.
+        answer: String,
+    },
+    /// With an error.
+    Failed {
+        /// A stable code.
+        code: String,
+        /// What a person can read.
+        message: String,
+    },
+}
+
+/// Runs the agent until it answers, fails or is halted.
+///
+/// # Errors
+/// Whatever a port halts with.
+pub async fn run_agent<P: AgentPorts>(ports: &mut P) -> Result<AgentEnd, P::Halt> {
+    loop {
+        match next_step(ports.thread()) {
+            Step::CallModel { round } => ports.call_model(round).await?,
+            Step::RunTools(calls) => ports.run_tools(calls).await?,
+            Step::Finish { message_id, answer } => return Ok(AgentEnd::Answered { message_id, answer }),
+            Step::Fail { code, message } => return Ok(AgentEnd::Failed { code, message }),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What an aggregate is here, and its adapter to the cqrs-es family.
+
+/// A consistency boundary: a state, the commands it decides and the events it folds.
+///
+/// `decide` holds all rules. `evolve` holds none: it is total, so that history always loads.
+/// The shape is Chassaing's "decider"; [`cqrs_es::Aggregate`] is a thin adapter over the two
+/// (see the `adapt_to_cqrs_es` macro), which makes cqrs-es's given/when/then tests and tools work.
+pub trait Decider: Default + Clone + Send + Sync + 'static {
+    /// The stream's kind, the column `aggregate_type`.
+    const TYPE: crate::event::AggregateType;
+    /// What can be asked.
+    type Command: Send;
+    /// What can have happened.
+    type Event: crate::event::EventSet;
+    /// Why a command can be refused.
+    type Error: std::error::Error + Send;
+
+    /// The events a command causes; `Ok(vec![])` means that it is already so.
+    ///
+    /// # Errors
+    /// When the rules refuse the command; nothing has happened then.
+    fn decide(&self, command: Self::Command) -> Result<Vec<Self::Event>, Self::Error>;
+
+    /// Folds one event into the state.
+    fn evolve(&mut self, event: &Self::Event);
+}
+
+/// Implements [`cqrs_es::Aggregate`] for a [`Decider`].
+macro_rules! adapt_to_cqrs_es {
+    ($state:ty, $name:literal) => {
+        impl cqrs_es::Aggregate for $state {
+            const TYPE: &'static str = $name;
+            type Command = <$state as $crate::Decider>::Command;
+            type Event = <$state as $crate::Decider>::Event;
+            type Error = <$state as $crate::Decider>::Error;
+            type Services = ();
+
+            async fn handle(
+                &mut self,
+                command: Self::Command,
+                (): &Self::Services,
+                sink: &cqrs_es::event_sink::EventSink<Self>,
+            ) -> Result<(), Self::Error> {
+                for event in $crate::Decider::decide(self, command)? {
+                    sink.write(event, self).await;
+                }
+                Ok(())
+            }
+
+            fn apply(&mut self, event: Self::Event) {
+                $crate::Decider::evolve(self, &event);
+            }
+        }
+    };
+}
+pub(crate) use adapt_to_cqrs_es;

@@ -1,0 +1,44 @@
+//! Why a conversation refuses a command.
+
+use crate::ErrorCode;
+
+/// A refusal; nothing has happened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConversationError {
+    /// There is no such conversation (or it was deleted).
+    #[error("there is no such conversation")]
+    NotFound,
+    /// It belongs to somebody else.
+    #[error("the conversation belongs to somebody else")]
+    NotOwner,
+    /// The latest turn is being answered.
+    #[error("the latest turn is still being answered")]
+    RunInProgress,
+    /// The latest turn waits for a person.
+    #[error("the latest turn waits for an approval")]
+    WaitingApproval,
+    /// There is no such run here.
+    #[error("there is no such run")]
+    RunNotFound,
+    /// The run was claimed before.
+    #[error("the run was already claimed")]
+    AlreadyClaimed,
+    /// The run has ended, or is owned by another process or another start of it.
+    #[error("the run has ended or belongs to another server process")]
+    RunNotActive,
+}
+
+impl ConversationError {
+    /// The stable code.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotFound => ErrorCode::ConversationNotFound,
+            Self::NotOwner => ErrorCode::Forbidden,
+            Self::RunInProgress => ErrorCode::RunInProgress,
+            Self::WaitingApproval => ErrorCode::TurnWaitingApproval,
+            Self::RunNotFound => ErrorCode::RunNotFound,
+            Self::AlreadyClaimed => ErrorCode::RunAlreadyClaimed,
+            Self::RunNotActive => ErrorCode::RunNotActive,
+        }
+    }
+}

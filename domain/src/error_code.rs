@@ -1,0 +1,174 @@
+//! The stable codes of every refusal: one table for the code's text, its HTTP status, whether
+//! trying again can help, and what a person can do.
+//!
+//! A code is never renamed. Clients, models and scripts match on it; messages may change.
+
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $status:literal, $retriable:literal, $help:literal;)*) => {
+        /// A stable error code.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "the help text says it")]
+        pub enum ErrorCode { $($(#[$doc])* $name),* }
+
+        impl ErrorCode {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The code as text.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $code),* }
+            }
+            /// The HTTP status it travels with.
+            pub const fn http_status(self) -> u16 {
+                match self { $(Self::$name => $status),* }
+            }
+            /// Whether the same request may succeed later.
+            pub const fn retriable(self) -> bool {
+                match self { $(Self::$name => $retriable),* }
+            }
+            /// What a person can do about it.
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$name => $help),* }
+            }
+        }
+    };
+}
+
+error_codes! {
+    // Requests.
+    ValidationFailed = "VALIDATION_FAILED", 422, false, "correct the named field";
+    MalformedJson = "MALFORMED_JSON", 400, false, "send one JSON object with Content-Type: application/json";
+    BodyTooLarge = "BODY_TOO_LARGE", 413, false, "send a smaller body";
+    NotFound = "NOT_FOUND", 404, false, "check the id or the path";
+    MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, "use the method that the README names for this path";
+    Unauthenticated = "UNAUTHENTICATED", 401, false, "say who you are: X-Dev-User: NAME in development mode";
+    Forbidden = "FORBIDDEN", 403, false, "this belongs to somebody else";
+    RateLimited = "RATE_LIMITED", 429, true, "wait a minute";
+    ShuttingDown = "SHUTTING_DOWN", 503, true, "the server is stopping; try again when it is back";
+    NotReady = "NOT_READY", 503, true, "the server is starting or catching up; try again";
+    Internal = "INTERNAL", 500, true, "see the server's log for this time";
+
+    // Conversations, turns and runs.
+    ConversationNotFound = "CONVERSATION_NOT_FOUND", 404, false, "check conversation_id";
+    RunNotFound = "RUN_NOT_FOUND", 404, false, "check runId: it is the run_id that POST /api/turns answered";
+    RunInProgress = "RUN_IN_PROGRESS", 409, true, "wait for the latest turn to end, or stop it";
+    TurnWaitingApproval = "TURN_WAITING_APPROVAL", 409, true, "answer the open approval first";
+    RunAlreadyClaimed = "RUN_ALREADY_CLAIMED", 409, false, "a run is executed once; ask a new question";
+    RunNotActive = "RUN_NOT_ACTIVE", 409, false, "the run has ended, or another server process owns it";
+    RunMismatch = "RUN_MISMATCH", 400, false, "threadId must be the conversation_id that the run belongs to";
+    MessageMismatch = "MESSAGE_MISMATCH", 400, false, "send one user message whose id is user_message_id";
+    IdempotencyConflict = "IDEMPOTENCY_CONFLICT", 409, false, "this key was used for another request: use a new key";
+    Stopped = "STOPPED", 409, false, "the user stopped the run";
+    ClientDisconnected = "CLIENT_DISCONNECTED", 499, false, "the client went away, which stops a run";
+    Abandoned = "ABANDONED", 409, false, "a newer question replaced this run before it began";
+    ServerRestarted = "SERVER_RESTARTED", 500, false, "the server was restarted while this ran; ask again";
+
+    // Models.
+    ModelAuthFailed = "MODEL_AUTH_FAILED", 502, false, "check MODEL_API_KEY";
+    ModelRateLimited = "MODEL_RATE_LIMITED", 502, true, "the model's provider limits you; wait and ask again";
+    ModelRefused = "MODEL_REFUSED", 502, false, "the provider refused the request; check MODEL_NAME and the server's log";
+    ModelUnreachable = "MODEL_UNREACHABLE", 502, true, "check MODEL_BASE_URL and that the endpoint is up";
+    ModelUnavailable = "MODEL_UNAVAILABLE", 502, true, "the provider failed; try again later";
+    ModelTimeout = "MODEL_TIMEOUT", 504, true, "the model was silent for too long; try again";
+    ModelStreamCut = "MODEL_STREAM_CUT", 502, true, "the model's answer broke off; what had come is kept";
+    ModelAnswerTooLarge = "MODEL_ANSWER_TOO_LARGE", 502, false, "the model wrote more than one answer may hold";
+    ModelRoundLimit = "MODEL_ROUND_LIMIT", 500, false, "the model kept calling tools; ask a narrower question";
+
+    // The tool pipeline (specification of tools).
+    UnknownTool = "UNKNOWN_TOOL", 404, false, "call one of the tools that were offered";
+    InvalidArguments = "INVALID_ARGUMENTS", 422, false, "send arguments that match the tool's schema";
+    ToolLimitReached = "TOOL_LIMIT_REACHED", 429, false, "a run may use a limited number of tools; answer with what there is";
+    ExecutionFailed = "EXECUTION_FAILED", 500, false, "the tool failed; its message says why";
+    ToolTimeout = "TOOL_TIMEOUT", 504, true, "no result came in time; a late one is still recorded";
+    ResultUnknown = "RESULT_UNKNOWN", 503, false, "it is not known whether the tool ran; the device's report will settle it";
+    RunCancelled = "RUN_CANCELLED", 409, false, "the run was stopped while the tool was under way";
+    AbortedBeforeDispatch = "ABORTED_BEFORE_DISPATCH", 409, false, "the run was stopped before the tool was sent anywhere";
+
+    // Calling a device.
+    DesktopDeviceNotSelected = "DESKTOP_DEVICE_NOT_SELECTED", 409, false, "send device_id with the question";
+    DeviceOffline = "DEVICE_OFFLINE", 409, true, "start devmind-device on that computer";
+    ToolNotAvailable = "TOOL_NOT_AVAILABLE", 409, false, "the device does not offer this tool in this version";
+    DeviceChanged = "DEVICE_CHANGED", 409, false, "the call belongs to another device or another journal of it";
+    CallTooOld = "CALL_TOO_OLD", 409, false, "the device no longer remembers calls of that age; ask again";
+
+    // The device's answers.
+    DeviceMismatch = "DEVICE_MISMATCH", 403, false, "the request names another device";
+    AbsolutePathDenied = "ABSOLUTE_PATH_DENIED", 403, false, "use a path relative to the workspace";
+    PathOutOfScope = "PATH_OUT_OF_SCOPE", 403, false, "the path leaves the workspace";
+    SensitivePathDenied = "SENSITIVE_PATH_DENIED", 403, false, "files of this name hold secrets and are never read";
+    PathNotFound = "PATH_NOT_FOUND", 404, false, "list the folder to see what there is";
+    NotAFile = "NOT_A_FILE", 422, false, "only regular files can be read and only folders listed";
+    RequestExpired = "REQUEST_EXPIRED", 410, false, "the request was too old to begin";
+    ConfirmationRejected = "CONFIRMATION_REJECTED", 403, false, "the person at the device said no";
+    ConfirmationExpired = "CONFIRMATION_EXPIRED", 403, false, "nobody answered at the device";
+    CancelledByServer = "CANCELLED_BY_SERVER", 409, false, "the server took the request back before it began";
+    FileChanged = "FILE_CHANGED", 409, true, "the file changed while its confirmation was open; ask again";
+    ExecutionTimeout = "EXECUTION_TIMEOUT", 504, false, "the tool took too long on the device";
+    FileTooLarge = "FILE_TOO_LARGE", 413, false, "read the file in parts with offset and max_bytes";
+    NotText = "NOT_TEXT", 422, false, "only UTF-8 text can be read";
+    IoError = "IO_ERROR", 500, true, "the device's disk refused; its log says why";
+    ResultTooLarge = "RESULT_TOO_LARGE", 413, false, "ask for less at once";
+    NotExecuted = "NOT_EXECUTED", 409, false, "the device program ended before it began the call";
+    DeviceRestarted = "DEVICE_RESTARTED", 500, false, "the device program ended while executing: whether the call took effect is not known";
+    OutputNotStored = "OUTPUT_NOT_STORED", 500, false, "the device's disk was full: the call ran, its output is lost";
+    DeviceBusy = "DEVICE_BUSY", 503, true, "the device has too much to do; try again";
+    DeviceJournalFull = "DEVICE_JOURNAL_FULL", 503, true, "free disk space on the device";
+    DeviceJournalFailed = "DEVICE_JOURNAL_FAILED", 503, false, "restart the device program: its journal could not be written";
+
+    // The device channel.
+    TicketInvalid = "TICKET_INVALID", 401, false, "ask for a new ticket: it is unknown, used or expired";
+    OriginDenied = "ORIGIN_DENIED", 403, false, "a browser page may not open the device socket";
+    Protocol = "PROTOCOL_ERROR", 400, false, "the peer sent something the protocol does not know";
+    JournalRolledBack = "JOURNAL_ROLLED_BACK", 403, false, "the device's state folder was restored from a copy: remove it to start a new device";
+
+    // Starting up.
+    WorkspaceNotFound = "WORKSPACE_NOT_FOUND", 400, false, "name an existing folder with --workspace";
+    WorkspaceRefused = "WORKSPACE_REFUSED", 400, false, "name a project folder: not the root of a disk, not your home";
+    AddressInUse = "ADDRESS_IN_USE", 500, false, "another program listens there: choose another --listen ADDR, or stop it";
+    AddressInvalid = "ADDRESS_INVALID", 400, false, "give --listen as IP:PORT, for example 127.0.0.1:8787";
+    ConfigInvalid = "CONFIG_INVALID", 400, false, "correct the named setting";
+    StateLocked = "STATE_LOCKED", 500, false, "another process uses this folder: stop it, or choose another folder";
+    LedgerCorrupt = "LEDGER_CORRUPT", 500, false, "keep the file as it is and restore a copy; devmind-replay verify says where it breaks";
+    LedgerSchemaNewer = "LEDGER_SCHEMA_NEWER", 500, false, "a newer version made this file: upgrade this program";
+    LedgerUnavailable = "LEDGER_UNAVAILABLE", 503, true, "check the disk: free space, permissions";
+    LedgerOverloaded = "LEDGER_OVERLOADED", 503, true, "too many writes wait; try again";
+    LedgerInDoubt = "LEDGER_IN_DOUBT", 503, true, "it is not known whether this was stored; ask again with the same idempotency key";
+    EventTooLarge = "EVENT_TOO_LARGE", 413, false, "one event may not be that large";
+    VersionConflict = "VERSION_CONFLICT", 409, true, "somebody else changed this at the same time; try again";
+    ServerUnreachable = "SERVER_UNREACHABLE", 503, true, "check --server and that the server is up";
+}
+
+impl ErrorCode {
+    /// The code with this text.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.as_str() == text)
+    }
+}
+
+impl std::fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl serde::Serialize for ErrorCode {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_upper_case_words_with_help() {
+        let mut seen = std::collections::BTreeSet::new();
+        for code in ErrorCode::ALL {
+            assert!(seen.insert(code.as_str()), "{code} stands twice");
+            assert!(code.as_str().chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{code}");
+            assert!(!code.help().is_empty() && (400..600).contains(&code.http_status()), "{code}");
+            assert_eq!(ErrorCode::parse(code.as_str()), Some(*code));
+        }
+    }
+}

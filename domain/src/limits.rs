@@ -1,0 +1,100 @@
+//! Every limit of the product, with its unit in the name. What has no limit here has one where it
+//! is used; nothing is unlimited.
+
+/// Characters of a question, at most.
+pub const MAX_CONTENT_CHARS: usize = 32_000;
+/// Characters of a conversation's title, at most.
+pub const MAX_TITLE_CHARS: usize = 50;
+/// Characters of an idempotency key, at most.
+pub const MAX_IDEMPOTENCY_KEY_CHARS: usize = 200;
+/// Characters of an id that a client sends, at most.
+pub const MAX_CLIENT_ID_CHARS: usize = 200;
+/// Earlier turns in a prompt, at most.
+pub const CONTEXT_TURNS: usize = 20;
+/// Tool calls of one run that are carried out, at most; later ones get `TOOL_LIMIT_REACHED`.
+pub const MAX_TOOL_CALLS_PER_RUN: u32 = 16;
+/// Questions to the model in one run, at most.
+pub const MAX_MODEL_ROUNDS_PER_RUN: u32 = 24;
+/// Bytes of one model answer (text and arguments together), at most.
+pub const MAX_MODEL_ANSWER_BYTES: usize = 1 << 20;
+/// Conversations in a list, at most.
+pub const MAX_LISTED_CONVERSATIONS: u32 = 100;
+/// Bytes of one event's payload, at most.
+pub const MAX_PAYLOAD_BYTES: usize = 8 << 20;
+/// Bytes of an HTTP request's body, at most.
+pub const MAX_BODY_BYTES: usize = 1 << 20;
+/// Nesting of JSON from outside, at most.
+pub const MAX_JSON_DEPTH: usize = 32;
+
+/// Streamed text is appended to the thread at least this often (milliseconds) …
+pub const PROGRESS_INTERVAL_MS: u64 = 500;
+/// … or when this many bytes have come.
+pub const PROGRESS_BYTES: usize = 2 << 10;
+/// Wait for a model's first byte (milliseconds).
+pub const MODEL_FIRST_BYTE_MS: u64 = 60_000;
+/// Silence allowed within a model's answer (milliseconds).
+pub const MODEL_IDLE_MS: u64 = 120_000;
+
+/// A ticket's life (milliseconds).
+pub const TICKET_TTL_MS: i64 = 60_000;
+/// Tickets a user may ask for in a minute.
+pub const TICKETS_PER_MINUTE: usize = 10;
+/// Unused tickets a device's stream remembers, at most; the oldest are forgotten (and refused).
+pub const MAX_OPEN_TICKETS: usize = 5;
+
+/// A device must register within this time of the upgrade (milliseconds).
+pub const REGISTER_WITHIN_MS: u64 = 10_000;
+/// Heartbeats are sent this often (milliseconds).
+pub const HEARTBEAT_INTERVAL_MS: u64 = 15_000;
+/// A peer that completes no message for this long is gone (milliseconds).
+pub const SILENCE_MS: u64 = 45_000;
+/// One frame must leave within this time (milliseconds).
+pub const SEND_DEADLINE_MS: u64 = 5_000;
+/// Frames that wait for a socket's writer, at most.
+pub const SEND_QUEUE_FRAMES: usize = 64;
+/// Bytes of a frame before the device has registered, at most.
+pub const MAX_UNREGISTERED_FRAME_BYTES: usize = 4 << 10;
+/// Bytes of a frame from server to device, at most.
+pub const MAX_REQUEST_FRAME_BYTES: usize = 1 << 20;
+/// Bytes of a frame from device to server, at most.
+pub const MAX_RESULT_FRAME_BYTES: usize = 4 << 20;
+/// Tools a device may register, at most.
+pub const MAX_DEVICE_TOOLS: usize = 64;
+/// Unacknowledged results in flight after a reconnect, at most.
+pub const RESULTS_IN_FLIGHT: usize = 8;
+
+/// A person has this long to answer a confirmation, from when it is shown (milliseconds).
+pub const CONFIRMATION_MS: u64 = 60_000;
+/// A device tool may run this long (milliseconds).
+pub const TOOL_EXECUTION_MS: u64 = 10_000;
+/// The slack between the device's deadlines and the server's (milliseconds).
+pub const DEADLINE_MARGIN_MS: u64 = 5_000;
+/// The server waits this long for a device's result (milliseconds).
+pub const TOOL_WAIT_MS: u64 = 120_000;
+/// The device counts from receipt: it must not begin later than this (milliseconds).
+pub const TOOL_TTL_MS: u64 = TOOL_WAIT_MS - TOOL_EXECUTION_MS - DEADLINE_MARGIN_MS;
+
+// The deadlines nest, or the server would give up before the device does.
+const _: () = assert!(CONFIRMATION_MS + TOOL_EXECUTION_MS + DEADLINE_MARGIN_MS <= TOOL_WAIT_MS);
+
+/// Days a device remembers that it saw a call.
+pub const TOMBSTONE_DAYS: i64 = 400;
+/// Days a device keeps a call's output, acknowledged or not.
+pub const OUTPUT_DAYS: i64 = 7;
+/// Bytes of outputs a device keeps, at most.
+pub const OUTPUT_QUOTA_BYTES: u64 = 256 << 20;
+/// Results a device holds unacknowledged, at most.
+pub const MAX_UNACKED_RESULTS: u32 = 1_000;
+/// A call older than this (days) is not dispatched again: the device might have forgotten it.
+pub const MAX_REDISPATCH_AGE_DAYS: i64 = TOMBSTONE_DAYS - 1;
+
+/// Names in a listing, at most.
+pub const MAX_LISTED_FILES: usize = 500;
+/// Directory entries looked at for one listing, at most.
+pub const MAX_SCANNED_ENTRIES: usize = 10_000;
+/// Time for one listing (milliseconds).
+pub const LIST_BUDGET_MS: u64 = 2_000;
+/// Bytes of one file read, at most.
+pub const MAX_READ_BYTES: u64 = 262_144;
+/// Bytes of a path, at most.
+pub const MAX_PATH_BYTES: usize = 4_096;

@@ -1,0 +1,145 @@
+//! One server process's name and its starts.
+//!
+//! A start is one `NodeStarted` with the next epoch. Appending it is all the clean-up a crash
+//! needs: whatever an older epoch had under way is unknown from then on, live and in any replay.
+
+use crate::aggregate::{Decider, adapt_to_cqrs_es};
+use crate::event::{AggregateType, event_set};
+use crate::ids::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// The process began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeStarted {
+    /// The process's name.
+    pub node_id: NodeId,
+    /// 1, 2, 3 … with every start.
+    pub epoch: u64,
+    /// The program's version.
+    pub version: String,
+}
+
+/// The process ended in order.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeStopped {
+    /// The process's name.
+    pub node_id: NodeId,
+    /// The start that ended.
+    pub epoch: u64,
+}
+
+/// Another process found this one gone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeLost {
+    /// The process's name.
+    pub node_id: NodeId,
+    /// The start that ended.
+    pub epoch: u64,
+}
+
+event_set! {
+    /// What can happen to a server process.
+    NodeEvent of Node {
+        NodeStarted = 1,
+        NodeStopped = 1,
+        NodeLost = 1,
+    }
+}
+
+/// What can be asked of a node.
+#[derive(Clone, Debug)]
+pub enum NodeCommand {
+    /// The process begins.
+    Start {
+        /// Its name.
+        node_id: NodeId,
+        /// Its version.
+        version: String,
+    },
+    /// The process ends in order.
+    Stop {
+        /// The start that ends.
+        epoch: u64,
+    },
+}
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// A newer start exists.
+    #[error("a newer start of this server process exists (epoch {current})")]
+    Superseded {
+        /// The newest epoch.
+        current: u64,
+    },
+}
+
+/// What must be known about a server process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its name.
+    pub node_id: NodeId,
+    /// Its newest start; 0 before the first.
+    pub epoch: u64,
+    /// Whether that start has ended in order or is known to be lost.
+    pub ended: bool,
+}
+
+impl Decider for Node {
+    const TYPE: AggregateType = AggregateType::Node;
+    type Command = NodeCommand;
+    type Event = NodeEvent;
+    type Error = NodeError;
+
+    fn decide(&self, command: NodeCommand) -> Result<Vec<NodeEvent>, NodeError> {
+        match command {
+            NodeCommand::Start { node_id, version } => {
+                Ok(vec![NodeStarted { node_id, epoch: self.epoch + 1, version }.into()])
+            }
+            NodeCommand::Stop { epoch } if epoch != self.epoch => Err(NodeError::Superseded { current: self.epoch }),
+            NodeCommand::Stop { .. } if self.ended => Ok(vec![]),
+            NodeCommand::Stop { epoch } => Ok(vec![NodeStopped { node_id: self.node_id.clone(), epoch }.into()]),
+        }
+    }
+
+    fn evolve(&mut self, event: &NodeEvent) {
+        match event {
+            NodeEvent::NodeStarted(e) => {
+                self.node_id = e.node_id.clone();
+                self.epoch = e.epoch;
+                self.ended = false;
+            }
+            NodeEvent::NodeStopped(e) => self.ended |= e.epoch == self.epoch,
+            NodeEvent::NodeLost(e) => self.ended |= e.epoch == self.epoch,
+        }
+    }
+}
+
+adapt_to_cqrs_es!(Node, "node");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cqrs_es::test::TestFramework;
+
+    fn start() -> NodeCommand {
+        NodeCommand::Start { node_id: "n".into(), version: "1".into() }
+    }
+    fn started(epoch: u64) -> NodeEvent {
+        NodeStarted { node_id: "n".into(), epoch, version: "1".into() }.into()
+    }
+
+    #[test]
+    fn every_start_has_the_next_epoch() {
+        TestFramework::<Node>::with(()).given_no_previous_events().when(start()).then_expect_events(vec![started(1)]);
+        TestFramework::<Node>::with(()).given(vec![started(1)]).when(start()).then_expect_events(vec![started(2)]);
+    }
+
+    #[test]
+    fn an_older_start_cannot_stop_a_newer_one() {
+        TestFramework::<Node>::with(())
+            .given(vec![started(1), started(2)])
+            .when(NodeCommand::Stop { epoch: 1 })
+            .then_expect_error(NodeError::Superseded { current: 2 });
+    }
+}

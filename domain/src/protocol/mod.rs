@@ -1,0 +1,20 @@
+//! The frames between server and device, version 1.
+//!
+//! JSON text objects with `type`, `event_id` (UUIDv7, for tracing only) and `sequence` (1, 2, 3 …
+//! per direction and connection). Unknown fields are ignored. These types are never the types of
+//! events: the wire and the log change on their own.
+
+mod close;
+mod frame;
+
+pub use close::CloseCode;
+pub use frame::*;
+
+/// The protocol's version, sent in `device.register`.
+pub const PROTOCOL_VERSION: u32 = 1;
+/// The path of the socket.
+pub const WS_PATH: &str = "/api/desktop/ws";
+/// The path where a ticket is had.
+pub const TICKET_PATH: &str = "/api/desktop/connection-ticket";
+/// The WebSocket subprotocol (RFC 6455 §1.9).
+pub const SUBPROTOCOL: &str = "devmind.v1";

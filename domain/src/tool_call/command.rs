@@ -1,0 +1,96 @@
+//! What can be asked of a tool call.
+
+use super::event::*;
+use crate::ids::*;
+
+/// A command.
+#[derive(Clone, Debug)]
+pub enum ToolCallCommand {
+    /// Requests the call and refuses it in one step: nothing is dispatched.
+    Refuse {
+        /// What the model wants.
+        request: Box<ToolCallRequested>,
+        /// The stage that refused.
+        stage: &'static str,
+        /// The stable code.
+        code: String,
+        /// Who decided.
+        by: String,
+    },
+    /// Requests the call where it is new, and dispatches it.
+    Dispatch(Box<Dispatch>),
+    /// The device said how far it has got.
+    Receive {
+        /// The attempt.
+        attempt_no: u32,
+        /// How far.
+        phase: Phase,
+    },
+    /// Takes the call back.
+    Cancel {
+        /// Why.
+        reason: CancelReason,
+    },
+    /// Gives up waiting.
+    TimeOut {
+        /// The attempt.
+        attempt_no: u32,
+        /// How long it had waited.
+        after_ms: u64,
+    },
+    /// Records the report that settles the call.
+    RecordResult {
+        /// The report.
+        result: Box<ToolResultRecorded>,
+        /// Who reports it.
+        reporter: Reporter,
+    },
+    /// Records that a report was acknowledged.
+    Acknowledge {
+        /// The socket.
+        connection_id: ConnectionId,
+        /// What was said.
+        disposition: Disposition,
+    },
+}
+
+/// One sending of a call.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    /// What the model wants.
+    pub request: ToolCallRequested,
+    /// The run that sends it.
+    pub run_id: RunId,
+    /// The server process.
+    pub node_id: NodeId,
+    /// Which start of it.
+    pub epoch: u64,
+    /// The socket.
+    pub connection_id: Option<ConnectionId>,
+    /// The device journal.
+    pub journal_id: Option<String>,
+    /// How long the server waits.
+    pub wait_ms: u64,
+    /// How long the device may take to begin.
+    pub ttl_ms: u64,
+    /// Whether an attempt is under way in this very process: then it is joined.
+    pub attempt_is_live: bool,
+    /// How long ago the call was requested; 0 where it is new.
+    pub age_ms: i64,
+}
+
+/// Who brings a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reporter {
+    /// The server itself ran the tool.
+    Server,
+    /// A device, over an authenticated socket.
+    Device {
+        /// The socket's user.
+        user_id: UserId,
+        /// The socket's device.
+        device_id: DeviceId,
+        /// The device's journal.
+        journal_id: String,
+    },
+}

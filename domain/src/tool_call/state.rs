@@ -1,0 +1,188 @@
+//! The rules of a tool call.
+
+use super::{command::*, error::ToolCallError, event::*};
+use crate::aggregate::{Decider, adapt_to_cqrs_es};
+use crate::event::AggregateType;
+use crate::limits::MAX_REDISPATCH_AGE_DAYS;
+use serde::{Deserialize, Serialize};
+
+/// What must be known to decide about a tool call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// What the model wants; absent before the first event.
+    pub request: Option<ToolCallRequested>,
+    /// The last refusal of the pipeline.
+    pub refusal: Option<ToolCallDecided>,
+    /// Every sending, oldest first.
+    pub attempts: Vec<ToolDispatched>,
+    /// How far the device has said to be.
+    pub phase: Option<Phase>,
+    /// Whether the wait for the newest attempt ended without a result.
+    pub timed_out: bool,
+    /// The newest attempt that was taken back.
+    pub cancelled_attempt: Option<(u32, CancelReason)>,
+    /// The report that settled the call.
+    pub result: Option<ToolResultRecorded>,
+    /// Acknowledgements sent.
+    pub acks: u32,
+}
+
+const DAY_MS: i64 = 86_400_000;
+
+impl ToolCall {
+    /// The newest attempt's number; 0 before the first.
+    pub fn last_attempt(&self) -> u32 {
+        self.attempts.last().map_or(0, |attempt| attempt.attempt_no)
+    }
+
+    /// Whether the call can never change its outcome again.
+    pub fn is_settled(&self) -> bool {
+        self.result.is_some() || self.refusal.is_some()
+    }
+
+    /// How a report stands to what is recorded: the disposition of its acknowledgement.
+    pub fn disposition_of(&self, report: &ToolResultRecorded) -> Disposition {
+        match &self.result {
+            None => Disposition::Stored,
+            Some(own)
+                if own.status == report.status
+                    && own.executed_attempt_no == report.executed_attempt_no
+                    && (own.output_sha256 == report.output_sha256 || report.output.is_none()) =>
+            {
+                Disposition::Duplicate
+            }
+            Some(_) => Disposition::Superseded,
+        }
+    }
+
+    fn dispatch(&self, dispatch: Dispatch) -> Result<Vec<ToolCallEvent>, ToolCallError> {
+        let mut events = Vec::new();
+        match &self.request {
+            None => events.push(dispatch.request.into()),
+            Some(own) if own.call_hash != dispatch.request.call_hash => return Err(ToolCallError::HashConflict),
+            Some(_) if self.is_settled() => return Ok(vec![]),
+            Some(own) if own.device_id != dispatch.request.device_id => return Err(ToolCallError::DeviceChanged),
+            Some(_) if self.attempts.iter().any(|attempt| attempt.journal_id != dispatch.journal_id) => {
+                return Err(ToolCallError::DeviceChanged);
+            }
+            Some(_) if dispatch.attempt_is_live => return Ok(vec![]),
+            Some(_) if dispatch.age_ms > MAX_REDISPATCH_AGE_DAYS * DAY_MS => return Err(ToolCallError::TooOld),
+            Some(_) => {}
+        }
+        events.push(
+            ToolDispatched {
+                attempt_no: self.last_attempt() + 1,
+                run_id: dispatch.run_id,
+                node_id: dispatch.node_id,
+                epoch: dispatch.epoch,
+                connection_id: dispatch.connection_id,
+                journal_id: dispatch.journal_id,
+                wait_ms: dispatch.wait_ms,
+                ttl_ms: dispatch.ttl_ms,
+            }
+            .into(),
+        );
+        Ok(events)
+    }
+
+    /// A result is taken from the call's own user, device and journal alone.
+    fn check_reporter(&self, reporter: &Reporter, attempt_no: u32) -> Result<(), ToolCallError> {
+        let request = self.request.as_ref().ok_or(ToolCallError::Unknown)?;
+        let attempt = self.attempts.iter().find(|attempt| attempt.attempt_no == attempt_no);
+        let attempt = attempt.ok_or(ToolCallError::NoSuchAttempt { attempt_no })?;
+        match reporter {
+            Reporter::Server if request.target == Target::Server => Ok(()),
+            Reporter::Device { user_id, device_id, journal_id }
+                if *user_id == request.user_id
+                    && Some(device_id) == request.device_id.as_ref()
+                    && Some(journal_id) == attempt.journal_id.as_ref() =>
+            {
+                Ok(())
+            }
+            Reporter::Server | Reporter::Device { .. } => Err(ToolCallError::ForeignReport),
+        }
+    }
+}
+
+impl Decider for ToolCall {
+    const TYPE: AggregateType = AggregateType::ToolCall;
+    type Command = ToolCallCommand;
+    type Event = ToolCallEvent;
+    type Error = ToolCallError;
+
+    fn decide(&self, command: ToolCallCommand) -> Result<Vec<ToolCallEvent>, ToolCallError> {
+        match command {
+            ToolCallCommand::Refuse { request, stage, code, by } => {
+                if self.request.is_some() {
+                    return Ok(vec![]);
+                }
+                let decided = ToolCallDecided { stage: stage.to_owned(), decision: Decision::Deny, code, by };
+                Ok(vec![(*request).into(), decided.into()])
+            }
+            ToolCallCommand::Dispatch(dispatch) => self.dispatch(*dispatch),
+            ToolCallCommand::Receive { attempt_no, phase } => {
+                if !self.attempts.iter().any(|attempt| attempt.attempt_no == attempt_no) {
+                    return Err(ToolCallError::NoSuchAttempt { attempt_no });
+                }
+                if self.is_settled() || self.phase == Some(phase) {
+                    return Ok(vec![]);
+                }
+                Ok(vec![ToolReceived { attempt_no, phase }.into()])
+            }
+            ToolCallCommand::Cancel { reason } => {
+                let attempt_no = self.last_attempt();
+                let again = self.cancelled_attempt.is_some_and(|(no, _)| no >= attempt_no);
+                if self.is_settled() || attempt_no == 0 || again {
+                    return Ok(vec![]);
+                }
+                Ok(vec![ToolCancelRequested { attempt_no, reason }.into()])
+            }
+            ToolCallCommand::TimeOut { attempt_no, after_ms } => {
+                if self.is_settled() || attempt_no != self.last_attempt() || self.timed_out {
+                    return Ok(vec![]);
+                }
+                Ok(vec![ToolWaitTimedOut { attempt_no, after_ms }.into()])
+            }
+            ToolCallCommand::RecordResult { result, reporter } => {
+                self.check_reporter(&reporter, result.executed_attempt_no)?;
+                if self.is_settled() {
+                    return Ok(vec![]);
+                }
+                Ok(vec![(*result).into()])
+            }
+            ToolCallCommand::Acknowledge { connection_id, disposition } => {
+                if self.request.is_none() {
+                    return Err(ToolCallError::Unknown);
+                }
+                Ok(vec![ToolResultAcked { connection_id, disposition }.into()])
+            }
+        }
+    }
+
+    fn evolve(&mut self, event: &ToolCallEvent) {
+        match event {
+            ToolCallEvent::ToolCallRequested(e) => self.request = Some(e.clone()),
+            ToolCallEvent::ToolCallDecided(e) => {
+                if e.decision == Decision::Deny {
+                    self.refusal = Some(e.clone());
+                }
+            }
+            ToolCallEvent::ToolDispatched(e) => {
+                self.attempts.push(e.clone());
+                self.phase = None;
+                self.timed_out = false;
+            }
+            ToolCallEvent::ToolReceived(e) => self.phase = Some(e.phase),
+            ToolCallEvent::ToolCancelRequested(e) => self.cancelled_attempt = Some((e.attempt_no, e.reason)),
+            ToolCallEvent::ToolWaitTimedOut(_) => self.timed_out = true,
+            ToolCallEvent::ToolResultRecorded(e) => {
+                // First wins: a log that a faulty program wrote still folds to one settlement.
+                self.result.get_or_insert_with(|| e.clone());
+            }
+            ToolCallEvent::ToolOutcomeRevised(_) => {}
+            ToolCallEvent::ToolResultAcked(_) => self.acks += 1,
+        }
+    }
+}
+
+adapt_to_cqrs_es!(ToolCall, "tool_call");

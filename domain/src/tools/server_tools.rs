@@ -1,0 +1,72 @@
+//! The tools that run in the server: pure functions of their arguments and the time.
+
+use super::ToolOutcome;
+use crate::ErrorCode;
+use crate::time::Timestamp;
+use serde_json::{Value, json};
+
+/// Runs a server tool on validated arguments.
+pub fn execute(tool: &str, arguments: &Value, now: Timestamp) -> ToolOutcome {
+    match tool {
+        "add" => add(arguments),
+        "get_current_time" => get_current_time(arguments, now),
+        other => ToolOutcome::failure(ErrorCode::UnknownTool, format!("{other} does not run in the server")),
+    }
+}
+
+fn add(arguments: &Value) -> ToolOutcome {
+    let number = |name: &str| arguments.get(name).and_then(Value::as_f64);
+    if let (Some(a), Some(b)) = (arguments["a"].as_i64(), arguments["b"].as_i64())
+        && let Some(sum) = a.checked_add(b)
+    {
+        return ToolOutcome::success(json!({ "sum": sum }));
+    }
+    match (number("a"), number("b")) {
+        (Some(a), Some(b)) if (a + b).is_finite() => ToolOutcome::success(json!({ "sum": a + b })),
+        _ => ToolOutcome::failure(ErrorCode::ExecutionFailed, "the sum is not a finite number"),
+    }
+}
+
+fn get_current_time(arguments: &Value, now: Timestamp) -> ToolOutcome {
+    let name = arguments.get("timezone").and_then(Value::as_str).unwrap_or("UTC");
+    let Ok(zone) = jiff::tz::TimeZone::get(name) else {
+        return ToolOutcome::failure(
+            ErrorCode::InvalidArguments,
+            format!("no time zone {name:?}; use an IANA name such as Europe/Berlin"),
+        );
+    };
+    let Ok(moment) = jiff::Timestamp::from_microsecond(now.as_micros()) else {
+        return ToolOutcome::failure(ErrorCode::ExecutionFailed, "the server's clock is out of range");
+    };
+    let local = moment.to_zoned(zone);
+    ToolOutcome::success(json!({ "time": local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(), "timezone": name }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_server_tool_of_the_catalogue_has_a_body() {
+        for definition in
+            crate::tools::catalogue().definitions().filter(|d| d.target == crate::tool_call::Target::Server)
+        {
+            let outcome = execute(definition.name, &json!({}), Timestamp::default());
+            assert_ne!(outcome.error_code().as_deref(), Some("UNKNOWN_TOOL"), "{}", definition.name);
+        }
+    }
+
+    #[test]
+    fn sums_and_times_are_right() {
+        let sum = |a: Value, b: Value| execute("add", &json!({"a": a, "b": b}), Timestamp::default()).result;
+        assert_eq!(sum(json!(2), json!(3)), Ok(json!({"sum": 5})));
+        assert_eq!(sum(json!(0.5), json!(1)), Ok(json!({"sum": 1.5})));
+        assert!(sum(json!(f64::MAX), json!(f64::MAX)).is_err());
+        let now = Timestamp::from_micros(1_790_000_000_000_000);
+        let time =
+            |zone: &str| execute("get_current_time", &json!({"timezone": zone}), now).result.map(|v| v["time"].clone());
+        assert_eq!(time("UTC"), Ok(json!("2026-09-21T14:13:20+00:00")));
+        assert_eq!(time("Europe/Berlin"), Ok(json!("2026-09-21T16:13:20+02:00")));
+        assert!(time("Mars/Olympus").is_err());
+    }
+}

@@ -1,0 +1,1 @@
+//! DevMind Ledger's event store: group-commit append, ordered read, follow

@@ -1,0 +1,1 @@
+//! DevMind Ledger's read models: pure projections, one runner, rebuild

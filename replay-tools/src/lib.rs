@@ -1,0 +1,1 @@
+//! DevMind Ledger's operator tools
