@@ -121,7 +121,10 @@ mod tests {
             ("100000000000000000000000", "beyond"),
             ("-0.0", "negative zero"),
             ("[1] x", "trailing"),
-            (r#""\ud800""#, "surrogate"),
+            ("-0", "negative zero"),
+            (r#""\ud800""#, "hex escape"),
+            (r#""\ud800\u0041""#, "surrogate"),
+            (r#""\udc00""#, "surrogate"),
             ("1e400", "out of range"),
         ] {
             let error = parse_strict(text).expect_err(text);
