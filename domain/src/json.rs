@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value};
 use std::fmt;
 
 /// The largest integer that every JSON reader keeps exactly: 2^53 - 1.
-const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
+pub const MAX_SAFE_INTEGER: u64 = (1 << 53) - 1;
 
 /// Reads JSON text strictly.
 ///
@@ -22,6 +22,16 @@ pub fn parse_strict(text: &str) -> Result<Value, String> {
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value));
     value.map_err(|error| error.to_string())
+}
+
+/// Deserialises an integer from outside that will be recorded: canonical JSON writes every number as
+/// a double, so one beyond 2^53 - 1 could not be read back from the log.
+pub(crate) fn safe_u64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let value = <u64 as serde::Deserialize>::deserialize(deserializer)?;
+    if value > MAX_SAFE_INTEGER {
+        return Err(D::Error::custom(format!("integer {value} is beyond 2^53 - 1")));
+    }
+    Ok(value)
 }
 
 #[derive(Clone, Copy)]

@@ -33,7 +33,7 @@ impl Timestamp {
 
     /// Milliseconds from `earlier` to this moment; negative when it lies before.
     pub const fn millis_since(self, earlier: Self) -> i64 {
-        (self.0 - earlier.0).div_euclid(1_000)
+        self.0.saturating_sub(earlier.0).div_euclid(1_000)
     }
 
     /// Reads RFC 3339 text.
@@ -77,5 +77,27 @@ mod tests {
         let moment = Timestamp::from_micros(1_790_000_000_000_100);
         assert_eq!(moment.to_string(), "2026-09-21T14:13:20.000100Z");
         assert_eq!(Timestamp::parse(&moment.to_string()), Ok(moment));
+        assert_eq!(serde_json::to_string(&moment).expect("text"), "\"2026-09-21T14:13:20.000100Z\"");
+    }
+
+    #[test]
+    fn text_that_is_no_moment_is_refused_and_other_offsets_are_read_as_utc() {
+        for text in ["", "2026-09-21", "2026-09-21T14:13:20", "2026-13-21T14:13:20Z", "yesterday", "1790000000"] {
+            assert!(Timestamp::parse(text).is_err(), "{text}");
+        }
+        let utc = Timestamp::parse("2026-09-21T14:13:20Z");
+        assert_eq!(Timestamp::parse("2026-09-21T16:13:20+02:00"), utc);
+    }
+
+    #[test]
+    fn differences_are_whole_milliseconds_and_extremes_do_not_overflow() {
+        let at = Timestamp::from_micros;
+        assert_eq!(at(5_000).millis_since(at(2_001)), 2);
+        assert_eq!(at(2_001).millis_since(at(5_000)), -3);
+        assert_eq!(at(-1).as_millis(), -1);
+        assert_eq!(at(1).plus_millis(2).as_micros(), 2_001);
+        assert!(at(i64::MAX).millis_since(at(i64::MIN)) > 0);
+        assert_eq!(at(i64::MAX).plus_millis(1), at(i64::MAX));
+        assert!(at(i64::MAX).to_string().ends_with("us"), "outside the calendar there is still a text");
     }
 }

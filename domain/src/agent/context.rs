@@ -43,9 +43,9 @@ pub fn assemble(history: &[HistoryTurn], question: &str) -> Vec<Message> {
     for turn in recent {
         messages.push(Message::User { content: turn.question.clone() });
         let content = match (turn.end, turn.answer.as_deref().filter(|answer| !answer.is_empty())) {
-            (TurnEnd::Completed, answer) => answer.unwrap_or_default().to_owned(),
+            (TurnEnd::Completed, Some(answer)) => answer.to_owned(),
             (TurnEnd::Cancelled | TurnEnd::Failed, Some(answer)) => format!("{answer}\n\n{CUT_OFF}"),
-            (TurnEnd::Cancelled | TurnEnd::Failed, None) => NO_ANSWER.to_owned(),
+            (TurnEnd::Completed | TurnEnd::Cancelled | TurnEnd::Failed, None) => NO_ANSWER.to_owned(),
         };
         messages.push(Message::Assistant { content, tool_calls: Vec::new() });
     }
@@ -67,13 +67,15 @@ mod tests {
             turn("a", Some("A"), TurnEnd::Completed),
             turn("b", Some("half"), TurnEnd::Cancelled),
             turn("c", None, TurnEnd::Failed),
+            turn("d", Some(""), TurnEnd::Completed),
         ];
         let messages = assemble(&history, "continue");
         let texts: Vec<_> = messages.iter().map(Message::content).collect();
         assert_eq!(texts[2], "A");
         assert!(texts[4].starts_with("half\n\n(") && texts[4].contains("cut off"));
         assert_eq!(texts[6], NO_ANSWER);
-        assert_eq!(texts[7], "continue");
+        assert_eq!(texts[8], NO_ANSWER, "some providers refuse an empty answer");
+        assert_eq!(texts[9], "continue");
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub struct RegisteredTool {
     /// JSON Schema of its arguments.
     pub schema: Value,
     /// How long it may run.
+    #[serde(deserialize_with = "crate::json::safe_u64")]
     pub timeout_ms: u64,
     /// Whether the device asks its user.
     pub requires_confirmation: bool,
@@ -141,6 +142,7 @@ pub struct Register {
     /// Its journal.
     pub journal_id: String,
     /// Which opening of the journal.
+    #[serde(deserialize_with = "crate::json::safe_u64")]
     pub journal_epoch: u64,
     /// The program's version.
     pub version: String,

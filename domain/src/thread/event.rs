@@ -77,6 +77,20 @@ pub struct TokenUsage {
     pub reasoning: Option<u64>,
 }
 
+impl TokenUsage {
+    /// The counts that canonical JSON keeps exactly; one beyond 2^53 - 1 is no count but nonsense,
+    /// and could not be read back as an integer.
+    pub(super) fn without_inexact(self) -> Self {
+        let exact = |count: Option<u64>| count.filter(|count| *count <= crate::json::MAX_SAFE_INTEGER);
+        Self {
+            input: exact(self.input),
+            output: exact(self.output),
+            cached: exact(self.cached),
+            reasoning: exact(self.reasoning),
+        }
+    }
+}
+
 /// The model answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelResponded {

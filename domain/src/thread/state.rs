@@ -81,7 +81,8 @@ impl Thread {
         let mut seen: BTreeSet<String> =
             self.exchanges.iter().flat_map(|exchange| exchange.calls.iter().map(|call| call.id.clone())).collect();
         for (index, call) in calls.iter_mut().enumerate() {
-            if call.id.is_empty() || seen.contains(&call.id) {
+            // More than once only where the model itself wrote an id of this form.
+            while call.id.is_empty() || seen.contains(&call.id) {
                 call.id = format!("{}~{round}.{index}", call.id);
             }
             seen.insert(call.id.clone());
@@ -132,6 +133,7 @@ impl Decider for Thread {
             ThreadCommand::RecordResponse(mut event) => {
                 self.in_round(event.round)?;
                 event.tool_calls = self.with_unique_ids(event.round, event.tool_calls);
+                event.usage = event.usage.without_inexact();
                 Ok(vec![event.into()])
             }
             ThreadCommand::RecordFailure(event) => {

@@ -26,6 +26,9 @@ pub enum ToolCallError {
         /// The attempt.
         attempt_no: u32,
     },
+    /// An acknowledgement says that a result is safe, and there is none.
+    #[error("the call has no result to acknowledge")]
+    NoResult,
 }
 
 impl ToolCallError {
@@ -36,7 +39,7 @@ impl ToolCallError {
             Self::DeviceChanged => ErrorCode::DeviceChanged,
             Self::TooOld => ErrorCode::CallTooOld,
             Self::Unknown => ErrorCode::NotFound,
-            Self::ForeignReport | Self::NoSuchAttempt { .. } => ErrorCode::Protocol,
+            Self::ForeignReport | Self::NoSuchAttempt { .. } | Self::NoResult => ErrorCode::Protocol,
         }
     }
 }

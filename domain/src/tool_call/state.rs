@@ -42,17 +42,17 @@ impl ToolCall {
 
     /// How a report stands to what is recorded: the disposition of its acknowledgement.
     pub fn disposition_of(&self, report: &ToolResultRecorded) -> Disposition {
-        match &self.result {
-            None => Disposition::Stored,
-            Some(own)
-                if own.status == report.status
-                    && own.executed_attempt_no == report.executed_attempt_no
-                    && (own.output_sha256 == report.output_sha256 || report.output.is_none()) =>
-            {
-                Disposition::Duplicate
-            }
-            Some(_) => Disposition::Superseded,
-        }
+        let Some(own) = &self.result else {
+            return Disposition::Stored;
+        };
+        let code = |result: &ToolResultRecorded| result.error.as_ref().map(|error| error.code.clone());
+        // A device that no longer keeps the output may leave its hash out as well.
+        let same_output = report.output_sha256.is_none() || own.output_sha256 == report.output_sha256;
+        let same = own.status == report.status
+            && own.executed_attempt_no == report.executed_attempt_no
+            && code(own) == code(report)
+            && same_output;
+        if same { Disposition::Duplicate } else { Disposition::Superseded }
     }
 
     fn dispatch(&self, dispatch: Dispatch) -> Result<Vec<ToolCallEvent>, ToolCallError> {
@@ -113,8 +113,10 @@ impl Decider for ToolCall {
     fn decide(&self, command: ToolCallCommand) -> Result<Vec<ToolCallEvent>, ToolCallError> {
         match command {
             ToolCallCommand::Refuse { request, stage, code, by } => {
-                if self.request.is_some() {
-                    return Ok(vec![]);
+                match &self.request {
+                    Some(own) if own.call_hash != request.call_hash => return Err(ToolCallError::HashConflict),
+                    Some(_) => return Ok(vec![]),
+                    None => {}
                 }
                 let decided = ToolCallDecided { stage: stage.to_owned(), decision: Decision::Deny, code, by };
                 Ok(vec![(*request).into(), decided.into()])
@@ -153,6 +155,9 @@ impl Decider for ToolCall {
             ToolCallCommand::Acknowledge { connection_id, disposition } => {
                 if self.request.is_none() {
                     return Err(ToolCallError::Unknown);
+                }
+                if self.result.is_none() {
+                    return Err(ToolCallError::NoResult);
                 }
                 Ok(vec![ToolResultAcked { connection_id, disposition }.into()])
             }

@@ -52,12 +52,12 @@ fn judge(
     parsed: &Result<Value, String>,
     over_limit: bool,
 ) -> Option<(&'static str, ErrorCode, String)> {
-    let Some(definition) = definition else {
-        return Some(("resolve", ErrorCode::UnknownTool, "there is no such tool".to_owned()));
-    };
     let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(reason) => return Some(("parse", ErrorCode::InvalidArguments, reason.clone())),
+    };
+    let Some(definition) = definition else {
+        return Some(("resolve", ErrorCode::UnknownTool, "there is no such tool".to_owned()));
     };
     if let Err(reason) = catalogue.validate(definition.name, arguments) {
         return Some(("validate", ErrorCode::InvalidArguments, reason));
@@ -96,6 +96,9 @@ mod tests {
             ("workspace_read_file", r#"{"path":"README.md"}"#, false, None),
             ("workspace.read_file", r#"{"path":"README.md"}"#, false, Some(("resolve", "UNKNOWN_TOOL"))),
             ("rm_rf", "{}", false, Some(("resolve", "UNKNOWN_TOOL"))),
+            ("rm_rf", "{", false, Some(("parse", "INVALID_ARGUMENTS"))),
+            ("add", r#"{"a":1}"#, true, Some(("validate", "INVALID_ARGUMENTS"))),
+            ("add", r#"{"a":-0,"b":2}"#, false, Some(("parse", "INVALID_ARGUMENTS"))),
             ("add", r#"{"a":1,"a":1,"b":2}"#, false, Some(("parse", "INVALID_ARGUMENTS"))),
             ("add", "[1,2]", false, Some(("parse", "INVALID_ARGUMENTS"))),
             ("add", "{\"a\":", false, Some(("parse", "INVALID_ARGUMENTS"))),

@@ -119,7 +119,9 @@ impl Catalogue {
         };
         validator.validate(arguments).map_err(|error| {
             let at = error.instance_path().to_string();
-            if at.is_empty() { error.to_string() } else { format!("{at}: {error}") }
+            // Without the value itself, which may be a megabyte.
+            let error = error.masked().to_string();
+            if at.is_empty() { error } else { format!("{at}: {error}") }
         })
     }
 }
@@ -157,5 +159,8 @@ mod tests {
             assert!(error.contains(complaint), "{tool} {arguments}: {error}");
         }
         assert_eq!(catalogue().validate("workspace.list_files", &json!({})), Ok(()));
+        let long = "a".repeat(MAX_PATH_BYTES + 1);
+        let error = catalogue().validate("workspace.read_file", &json!({ "path": long })).expect_err("too long");
+        assert!(error.contains("/path") && !error.contains("aaaa"), "{error}");
     }
 }

@@ -2,7 +2,9 @@
 
 use super::ToolOutcome;
 use crate::ErrorCode;
+use crate::json::MAX_SAFE_INTEGER;
 use crate::time::Timestamp;
+use jiff::tz::TimeZoneDatabase;
 use serde_json::{Value, json};
 
 /// Runs a server tool on validated arguments.
@@ -16,10 +18,12 @@ pub fn execute(tool: &str, arguments: &Value, now: Timestamp) -> ToolOutcome {
 
 fn add(arguments: &Value) -> ToolOutcome {
     let number = |name: &str| arguments.get(name).and_then(Value::as_f64);
-    if let (Some(a), Some(b)) = (arguments["a"].as_i64(), arguments["b"].as_i64())
-        && let Some(sum) = a.checked_add(b)
-    {
-        return ToolOutcome::success(json!({ "sum": sum }));
+    if let (Some(a), Some(b)) = (arguments["a"].as_i64(), arguments["b"].as_i64()) {
+        return match a.checked_add(b).filter(|sum| sum.unsigned_abs() <= MAX_SAFE_INTEGER) {
+            Some(sum) => ToolOutcome::success(json!({ "sum": sum })),
+            // The ledger would record another number than the model was told.
+            None => ToolOutcome::failure(ErrorCode::ExecutionFailed, "the sum is beyond 2^53 - 1 and not exact"),
+        };
     }
     match (number("a"), number("b")) {
         (Some(a), Some(b)) if (a + b).is_finite() => ToolOutcome::success(json!({ "sum": a + b })),
@@ -29,7 +33,8 @@ fn add(arguments: &Value) -> ToolOutcome {
 
 fn get_current_time(arguments: &Value, now: Timestamp) -> ToolOutcome {
     let name = arguments.get("timezone").and_then(Value::as_str).unwrap_or("UTC");
-    let Ok(zone) = jiff::tz::TimeZone::get(name) else {
+    // The bundled database: the machine's own would be I/O, and another answer on another machine.
+    let Ok(zone) = TimeZoneDatabase::bundled().get(name) else {
         return ToolOutcome::failure(
             ErrorCode::InvalidArguments,
             format!("no time zone {name:?}; use an IANA name such as Europe/Berlin"),
@@ -62,6 +67,11 @@ mod tests {
         assert_eq!(sum(json!(2), json!(3)), Ok(json!({"sum": 5})));
         assert_eq!(sum(json!(0.5), json!(1)), Ok(json!({"sum": 1.5})));
         assert!(sum(json!(f64::MAX), json!(f64::MAX)).is_err());
+        assert_eq!(sum(json!(-2), json!(2)), Ok(json!({"sum": 0})));
+        assert_eq!(sum(json!(9_007_199_254_740_990_i64), json!(1)), Ok(json!({"sum": 9_007_199_254_740_991_i64})));
+        for inexact in [9_007_199_254_740_991_i64, -9_007_199_254_740_991, i64::MAX, i64::MIN] {
+            assert!(sum(json!(inexact), json!(inexact.signum())).is_err(), "{inexact}");
+        }
         let now = Timestamp::from_micros(1_790_000_000_000_000);
         let time =
             |zone: &str| execute("get_current_time", &json!({"timezone": zone}), now).result.map(|v| v["time"].clone());
