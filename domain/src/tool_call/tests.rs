@@ -1,1 +1,390 @@
-//! Rules of this aggregate.
+//! The rules of a tool call, as given/when/then.
+
+use super::*;
+use crate::ErrorCode;
+use crate::aggregate::Decider;
+use crate::canonical::call_hash;
+use crate::limits::MAX_REDISPATCH_AGE_DAYS;
+use cqrs_es::test::TestFramework;
+use serde_json::json;
+
+type Command = ToolCallCommand;
+type Event = ToolCallEvent;
+
+/// After these events this command gives this: events, or a refusal.
+fn check(given: &[Event], when: Command, expect: Result<Vec<Event>, ToolCallError>) {
+    let result = TestFramework::<ToolCall>::with(()).given(given.to_vec()).when(when).inspect_result();
+    assert_eq!(result, expect);
+}
+
+fn request(path: &str) -> ToolCallRequested {
+    let arguments = json!({ "path": path });
+    ToolCallRequested {
+        conversation_id: "c".into(),
+        turn_id: "t".into(),
+        run_id: "r1".into(),
+        user_id: "alice".into(),
+        graph_thread_id: "g".into(),
+        model_call_id: "call".into(),
+        parent_tool_call_id: None,
+        tool: "workspace.read_file".into(),
+        tool_version: "1".into(),
+        target: Target::Device,
+        device_id: Some("laptop".into()),
+        call_hash: call_hash("workspace.read_file", "1", &arguments),
+        arguments,
+        risk: Risk::Medium,
+    }
+}
+fn dispatch() -> Dispatch {
+    Dispatch {
+        request: request("a"),
+        run_id: "r1".into(),
+        node_id: "node-1".into(),
+        epoch: 7,
+        connection_id: Some("s1".into()),
+        journal_id: Some("j1".into()),
+        wait_ms: 120_000,
+        ttl_ms: 105_000,
+        attempt_is_live: false,
+        age_ms: 0,
+    }
+}
+fn send(dispatch: Dispatch) -> Command {
+    Command::Dispatch(Box::new(dispatch))
+}
+fn dispatched(attempt_no: u32) -> Event {
+    ToolDispatched {
+        attempt_no,
+        run_id: "r1".into(),
+        node_id: "node-1".into(),
+        epoch: 7,
+        connection_id: Some("s1".into()),
+        journal_id: Some("j1".into()),
+        wait_ms: 120_000,
+        ttl_ms: 105_000,
+    }
+    .into()
+}
+/// Requested and sent this often.
+fn sent(attempts: u32) -> Vec<Event> {
+    std::iter::once(request("a").into()).chain((1..=attempts).map(dispatched)).collect()
+}
+fn report(attempt_no: u32, status: ResultStatus) -> ToolResultRecorded {
+    let ran = status == ResultStatus::Succeeded;
+    ToolResultRecorded {
+        executed_attempt_no: attempt_no,
+        status,
+        output: ran.then(|| json!({ "content": "x" })),
+        output_sha256: ran.then(|| "hash of x".into()),
+        error: (!ran).then(|| ToolError { code: "IO_ERROR".into(), message: "disk".into() }),
+        started_at: None,
+        finished_at: None,
+        origin: ResultOrigin::Live,
+        connection_id: Some("s1".into()),
+    }
+}
+fn laptop() -> Reporter {
+    Reporter::Device { user_id: "alice".into(), device_id: "laptop".into(), journal_id: "j1".into() }
+}
+fn record(result: ToolResultRecorded, reporter: Reporter) -> Command {
+    Command::RecordResult { result: Box::new(result), reporter }
+}
+const EVERY_STATUS: [ResultStatus; 5] = [
+    ResultStatus::Succeeded,
+    ResultStatus::Failed,
+    ResultStatus::Rejected,
+    ResultStatus::Cancelled,
+    ResultStatus::Indeterminate,
+];
+fn settled(status: ResultStatus) -> Vec<Event> {
+    [sent(1), vec![report(1, status).into()]].concat()
+}
+fn refuse(request: ToolCallRequested) -> Command {
+    let (code, by) = ("DEVICE_OFFLINE".to_owned(), "gateway".to_owned());
+    Command::Refuse { request: Box::new(request), stage: "device", code, by }
+}
+fn refused() -> Vec<Event> {
+    let decided = ToolCallDecided {
+        stage: "device".into(),
+        decision: Decision::Deny,
+        code: "DEVICE_OFFLINE".into(),
+        by: "gateway".into(),
+    };
+    vec![request("a").into(), decided.into()]
+}
+fn fold(events: &[Event]) -> ToolCall {
+    let mut call = ToolCall::default();
+    events.iter().for_each(|event| call.evolve(event));
+    call
+}
+
+#[test]
+fn a_new_call_is_requested_and_sent_in_one_append() {
+    check(&[], send(dispatch()), Ok(sent(1)));
+}
+
+#[test]
+fn an_unsettled_call_is_sent_again_under_the_next_attempt_and_requested_once() {
+    check(&sent(1), send(dispatch()), Ok(vec![dispatched(2)]));
+    check(&sent(2), send(dispatch()), Ok(vec![dispatched(3)]));
+    let gave_up = [sent(1), vec![ToolWaitTimedOut { attempt_no: 1, after_ms: 120_000 }.into()]].concat();
+    check(&gave_up, send(dispatch()), Ok(vec![dispatched(2)]));
+}
+
+#[test]
+fn one_id_never_stands_for_two_calls() {
+    for given in [sent(1), settled(ResultStatus::Succeeded), refused()] {
+        let other = Dispatch { request: request("b"), ..dispatch() };
+        check(&given, send(other), Err(ToolCallError::HashConflict));
+        check(&given, refuse(request("b")), Err(ToolCallError::HashConflict));
+    }
+    assert_eq!(ToolCallError::HashConflict.code(), ErrorCode::IdempotencyConflict);
+}
+
+#[test]
+fn a_settled_call_is_never_sent_again_whatever_settled_it() {
+    for given in EVERY_STATUS.map(settled).into_iter().chain([refused()]) {
+        check(&given, send(dispatch()), Ok(vec![]));
+        let elsewhere = Dispatch { journal_id: Some("j2".into()), ..dispatch() };
+        check(&given, send(elsewhere), Ok(vec![]));
+    }
+}
+
+#[test]
+fn a_call_stays_with_the_device_and_the_journal_it_was_first_sent_to() {
+    let mut other_device = dispatch();
+    other_device.request.device_id = Some("desktop".into());
+    let mut no_device = dispatch();
+    no_device.request.device_id = None;
+    let other_journal = Dispatch { journal_id: Some("j2".into()), ..dispatch() };
+    let no_journal = Dispatch { journal_id: None, ..dispatch() };
+    for changed in [other_device, no_device, other_journal, no_journal] {
+        for live in [false, true] {
+            let changed = Dispatch { attempt_is_live: live, ..changed.clone() };
+            check(&sent(1), send(changed), Err(ToolCallError::DeviceChanged));
+        }
+    }
+    assert_eq!(ToolCallError::DeviceChanged.code(), ErrorCode::DeviceChanged);
+    let other_socket = Dispatch { connection_id: Some("s2".into()), ..dispatch() };
+    let events = fold(&sent(1)).decide(send(other_socket)).expect("the same journal on a new socket");
+    assert_eq!(events.len(), 1);
+}
+
+#[test]
+fn an_attempt_that_is_under_way_is_joined_and_not_repeated() {
+    check(&sent(1), send(Dispatch { attempt_is_live: true, ..dispatch() }), Ok(vec![]));
+}
+
+#[test]
+fn a_call_that_the_device_may_have_forgotten_is_not_sent_again() {
+    let limit = MAX_REDISPATCH_AGE_DAYS * 86_400_000;
+    check(&sent(1), send(Dispatch { age_ms: limit, ..dispatch() }), Ok(vec![dispatched(2)]));
+    check(&sent(1), send(Dispatch { age_ms: limit + 1, ..dispatch() }), Err(ToolCallError::TooOld));
+    assert_eq!(ToolCallError::TooOld.code(), ErrorCode::CallTooOld);
+}
+
+#[test]
+fn a_refused_call_is_recorded_with_its_reason_and_never_dispatched() {
+    check(&[], refuse(request("a")), Ok(refused()));
+    check(&refused(), refuse(request("a")), Ok(vec![]));
+    assert!(fold(&refused()).is_settled());
+}
+
+#[test]
+fn a_refusal_does_not_settle_a_call_that_was_sent_before() {
+    check(&sent(1), refuse(request("a")), Ok(vec![]));
+    check(
+        &sent(1),
+        record(report(1, ResultStatus::Succeeded), laptop()),
+        Ok(vec![report(1, ResultStatus::Succeeded).into()]),
+    );
+}
+
+#[test]
+fn a_stage_that_allows_or_asks_does_not_settle_the_call() {
+    for decision in [Decision::Allow, Decision::Ask] {
+        let decided = ToolCallDecided { stage: "policy".into(), decision, code: "OK".into(), by: "policy".into() };
+        let given = vec![request("a").into(), decided.into()];
+        assert!(!fold(&given).is_settled());
+        check(&given, send(dispatch()), Ok(vec![dispatched(1)]));
+    }
+}
+
+#[test]
+fn the_first_report_settles_the_call_whatever_it_says() {
+    for status in EVERY_STATUS {
+        check(&sent(1), record(report(1, status), laptop()), Ok(vec![report(1, status).into()]));
+        assert!(fold(&settled(status)).is_settled());
+    }
+}
+
+#[test]
+fn a_late_report_still_settles_a_call_that_timed_out_or_was_taken_back() {
+    for event in [
+        Event::from(ToolWaitTimedOut { attempt_no: 1, after_ms: 120_000 }),
+        ToolCancelRequested { attempt_no: 1, reason: CancelReason::RunCancelled }.into(),
+    ] {
+        let given = [sent(1), vec![event, dispatched(2)]].concat();
+        for attempt_no in [1, 2] {
+            let report = report(attempt_no, ResultStatus::Succeeded);
+            check(&given, record(report.clone(), laptop()), Ok(vec![report.into()]));
+        }
+    }
+}
+
+#[test]
+fn a_report_of_a_foreign_user_device_or_journal_is_refused_settled_or_not() {
+    let from = |user: &str, device: &str, journal: &str| Reporter::Device {
+        user_id: user.into(),
+        device_id: device.into(),
+        journal_id: journal.into(),
+    };
+    let strangers = [
+        from("mallory", "laptop", "j1"),
+        from("alice", "desktop", "j1"),
+        from("alice", "laptop", "j2"),
+        Reporter::Server,
+    ];
+    for reporter in strangers {
+        for given in [sent(1), settled(ResultStatus::Failed)] {
+            let command = record(report(1, ResultStatus::Succeeded), reporter.clone());
+            check(&given, command, Err(ToolCallError::ForeignReport));
+        }
+    }
+    assert_eq!(ToolCallError::ForeignReport.code(), ErrorCode::Protocol);
+}
+
+#[test]
+fn only_the_server_reports_the_calls_it_runs_itself() {
+    let mut own = request("a");
+    (own.target, own.device_id) = (Target::Server, None);
+    let mut dispatched = match dispatched(1) {
+        Event::ToolDispatched(dispatched) => dispatched,
+        other => panic!("{other:?}"),
+    };
+    (dispatched.connection_id, dispatched.journal_id) = (None, None);
+    let given: Vec<Event> = vec![own.into(), dispatched.into()];
+    let result = ToolResultRecorded { connection_id: None, ..report(1, ResultStatus::Succeeded) };
+    check(&given, record(result.clone(), Reporter::Server), Ok(vec![result.clone().into()]));
+    check(&given, record(result, laptop()), Err(ToolCallError::ForeignReport));
+}
+
+#[test]
+fn a_report_of_an_attempt_that_was_never_made_is_refused() {
+    for attempt_no in [0, 2, u32::MAX] {
+        let command = record(report(attempt_no, ResultStatus::Succeeded), laptop());
+        check(&sent(1), command, Err(ToolCallError::NoSuchAttempt { attempt_no }));
+    }
+    let given = refused();
+    check(
+        &given,
+        record(report(1, ResultStatus::Succeeded), laptop()),
+        Err(ToolCallError::NoSuchAttempt { attempt_no: 1 }),
+    );
+    check(&[], record(report(1, ResultStatus::Succeeded), laptop()), Err(ToolCallError::Unknown));
+}
+
+#[test]
+fn a_settled_call_is_never_overwritten() {
+    for first in EVERY_STATUS {
+        for second in EVERY_STATUS {
+            check(&settled(first), record(report(1, second), laptop()), Ok(vec![]));
+            let twice = [settled(first), vec![report(1, second).into()]].concat();
+            assert_eq!(fold(&twice).result, Some(report(1, first)), "not even by a log that holds two results");
+        }
+    }
+}
+
+#[test]
+fn a_report_is_told_apart_as_new_the_same_or_another_one() {
+    let first = report(1, ResultStatus::Succeeded);
+    assert_eq!(fold(&sent(1)).disposition_of(&first), Disposition::Stored);
+    let discarded = ToolResultRecorded { output: None, ..first.clone() };
+    let forgotten = ToolResultRecorded { output: None, output_sha256: None, ..first.clone() };
+    let redelivered =
+        ToolResultRecorded { origin: ResultOrigin::Redelivered, connection_id: Some("s9".into()), ..first.clone() };
+    let other_output = ToolResultRecorded { output_sha256: Some("hash of y".into()), ..first.clone() };
+    let other_discarded = ToolResultRecorded { output: None, ..other_output.clone() };
+    for (second, expected) in [
+        (first.clone(), Disposition::Duplicate),
+        (redelivered, Disposition::Duplicate),
+        (discarded, Disposition::Duplicate),
+        (forgotten, Disposition::Duplicate),
+        (other_output, Disposition::Superseded),
+        (other_discarded, Disposition::Superseded),
+        (report(2, ResultStatus::Succeeded), Disposition::Superseded),
+        (report(1, ResultStatus::Failed), Disposition::Superseded),
+    ] {
+        assert_eq!(fold(&settled(ResultStatus::Succeeded)).disposition_of(&second), expected, "{second:?}");
+    }
+    let other_error = ToolError { code: "NOT_TEXT".into(), message: "disk".into() };
+    let failed_otherwise = ToolResultRecorded { error: Some(other_error), ..report(1, ResultStatus::Failed) };
+    let failed = fold(&settled(ResultStatus::Failed));
+    assert_eq!(failed.disposition_of(&report(1, ResultStatus::Failed)), Disposition::Duplicate);
+    assert_eq!(failed.disposition_of(&failed_otherwise), Disposition::Superseded);
+}
+
+#[test]
+fn the_wait_for_an_attempt_times_out_once_and_only_while_it_is_the_newest_and_unsettled() {
+    let time_out = |attempt_no| Command::TimeOut { attempt_no, after_ms: 120_000 };
+    let timed_out = |attempt_no| Event::from(ToolWaitTimedOut { attempt_no, after_ms: 120_000 });
+    check(&sent(1), time_out(1), Ok(vec![timed_out(1)]));
+    check(&sent(2), time_out(1), Ok(vec![]));
+    check(&sent(2), time_out(2), Ok(vec![timed_out(2)]));
+    check(&sent(1), time_out(2), Ok(vec![]));
+    check(&[sent(1), vec![timed_out(1)]].concat(), time_out(1), Ok(vec![]));
+    check(&[sent(1), vec![timed_out(1), dispatched(2)]].concat(), time_out(2), Ok(vec![timed_out(2)]));
+    for status in EVERY_STATUS {
+        check(&settled(status), time_out(1), Ok(vec![]));
+    }
+}
+
+#[test]
+fn an_attempt_is_taken_back_once_and_never_after_it_is_settled() {
+    let cancel = || Command::Cancel { reason: CancelReason::RunCancelled };
+    let requested = |attempt_no, reason| Event::from(ToolCancelRequested { attempt_no, reason });
+    check(&[], cancel(), Ok(vec![]));
+    check(&sent(1), cancel(), Ok(vec![requested(1, CancelReason::RunCancelled)]));
+    let once = [sent(1), vec![requested(1, CancelReason::WaitTimedOut)]].concat();
+    check(&once, cancel(), Ok(vec![]));
+    let again = [once, vec![dispatched(2)]].concat();
+    check(&again, cancel(), Ok(vec![requested(2, CancelReason::RunCancelled)]));
+    for given in EVERY_STATUS.map(settled).into_iter().chain([refused()]) {
+        check(&given, cancel(), Ok(vec![]));
+    }
+}
+
+#[test]
+fn progress_is_recorded_when_it_is_news_and_never_after_the_result() {
+    let receive = |attempt_no, phase| Command::Receive { attempt_no, phase };
+    let received = |attempt_no, phase| Event::from(ToolReceived { attempt_no, phase });
+    check(&sent(1), receive(1, Phase::Reserved), Ok(vec![received(1, Phase::Reserved)]));
+    let reserved = [sent(1), vec![received(1, Phase::Reserved)]].concat();
+    check(&reserved, receive(1, Phase::Reserved), Ok(vec![]));
+    check(&reserved, receive(1, Phase::Confirming), Ok(vec![received(1, Phase::Confirming)]));
+    let again = [reserved, vec![dispatched(2)]].concat();
+    check(&again, receive(2, Phase::Reserved), Ok(vec![received(2, Phase::Reserved)]));
+    check(&sent(1), receive(2, Phase::Reserved), Err(ToolCallError::NoSuchAttempt { attempt_no: 2 }));
+    check(&settled(ResultStatus::Succeeded), receive(1, Phase::Executing), Ok(vec![]));
+}
+
+#[test]
+fn no_acknowledgement_comes_before_its_result() {
+    let ack = || Command::Acknowledge { connection_id: "s1".into(), disposition: Disposition::Stored };
+    let acked = || Event::from(ToolResultAcked { connection_id: "s1".into(), disposition: Disposition::Stored });
+    check(&[], ack(), Err(ToolCallError::Unknown));
+    check(&sent(1), ack(), Err(ToolCallError::NoResult));
+    check(&refused(), ack(), Err(ToolCallError::NoResult));
+    check(&settled(ResultStatus::Succeeded), ack(), Ok(vec![acked()]));
+    let twice = [settled(ResultStatus::Succeeded), vec![acked()]].concat();
+    check(&twice, ack(), Ok(vec![acked()]));
+    assert_eq!(fold(&twice).acks, 1);
+}
+
+#[test]
+fn a_revised_outcome_leaves_what_happened_as_it_was() {
+    let given = settled(ResultStatus::Succeeded);
+    let revised = ToolOutcomeRevised { by: "post".into(), reason: "late".into(), content_hash: "h".into() };
+    assert_eq!(fold(&[given.clone(), vec![revised.into()]].concat()), fold(&given));
+}
