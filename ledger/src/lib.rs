@@ -1,1 +1,33 @@
-//! DevMind Ledger's event store: group-commit append, ordered read, follow
+//! The event store of DevMind Ledger: appended in groups, read in order, followed live.
+//!
+//! [`Ledger`] is the one writer of a log file, with a [`LedgerReader`] inside; a [`LedgerReader`]
+//! is also opened alone, read-only, on a file that another process writes. What events mean is
+//! left to `devmind-domain`, what is shown of them to `devmind-projections`.
+//!
+//! The promises: positions are gapless and in commit order; a command is all or nothing and
+//! answered only after its commit is durable; a refused command never disturbs its neighbours; a
+//! key that was seen is remembered for ever; no row is changed or deleted.
+
+mod append;
+mod error;
+mod execute;
+mod follow;
+mod ledger;
+mod limits;
+mod merkle;
+mod reader;
+mod ring;
+mod store;
+mod writer;
+
+pub use append::{Append, Appended, Head, Idempotency, StreamAppend};
+pub use error::{AppendError, ExecuteError, LedgerError};
+pub use execute::{Executed, execute, load};
+pub use follow::Follower;
+pub use ledger::Ledger;
+pub use limits::*;
+pub use merkle::Frontier;
+pub use reader::{EventFilter, LedgerReader};
+
+#[cfg(test)]
+mod tests;

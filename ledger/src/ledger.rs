@@ -1,0 +1,97 @@
+//! The handle to the one writer of a log file.
+
+use crate::append::{Append, Appended, Prepared};
+use crate::error::{AppendError, LedgerError};
+use crate::limits::{MAX_QUEUED_BYTES, MAX_QUEUED_COMMANDS};
+use crate::reader::LedgerReader;
+use crate::store;
+use crate::writer::{Command, Writer};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+/// Executors that lost a race take turns, one lane a stream (streams share lanes by their hash).
+const RETRY_LANES: usize = 64;
+
+/// The unit of the byte budget of the queue.
+const BUDGET_UNIT: usize = 1 << 10;
+
+/// A log, open for appending; at most one in the world for each file. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    commands: mpsc::Sender<Command>,
+    budget: Arc<Semaphore>,
+    stop: CancellationToken,
+    retry_lanes: Arc<[Mutex<()>]>,
+    reader: LedgerReader,
+}
+
+impl Ledger {
+    /// Opens the log file (creating and migrating it where needed) and starts its writer task.
+    ///
+    /// The folder must exist. The lock file `ledger.lock` beside the log keeps other writers out.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; a file that is not understood is left exactly as it is.
+    pub async fn open(file: &Path) -> Result<Self, LedgerError> {
+        let opened = store::open_writable(file).await?;
+        let (commands, queue) = mpsc::channel(MAX_QUEUED_COMMANDS);
+        let stop = CancellationToken::new();
+        let (writer, live) = Writer::new(opened.write, opened.pool.clone(), opened.head, opened.last_recorded_at);
+        let reader = LedgerReader::live(file, opened.pool, opened.ledger_id, live);
+        tokio::spawn(writer.run(queue, stop.clone()));
+        Ok(Self {
+            commands,
+            budget: Arc::new(Semaphore::new(MAX_QUEUED_BYTES / BUDGET_UNIT)),
+            stop,
+            retry_lanes: (0..RETRY_LANES).map(|_| Mutex::new(())).collect(),
+            reader,
+        })
+    }
+
+    /// Stores one command's events, all or nothing, and answers when they are durable.
+    ///
+    /// # Errors
+    /// [`AppendError`]; only [`AppendError::InDoubt`] leaves open whether something was stored.
+    pub async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        let prepared = Prepared::new(append)?;
+        let units = prepared.bytes.div_ceil(BUDGET_UNIT).max(1);
+        let units = u32::try_from(units).map_err(|_| AppendError::TooLarge { bytes: prepared.bytes })?;
+        let permit = Arc::clone(&self.budget).try_acquire_many_owned(units).map_err(|_| AppendError::Overloaded)?;
+        let (command, answer) = Command::new(prepared, permit);
+        self.commands.try_send(command).map_err(|refused| match refused {
+            TrySendError::Full(_) => AppendError::Overloaded,
+            TrySendError::Closed(_) => AppendError::Closed,
+        })?;
+        answer.await.unwrap_or_else(|_| Err(AppendError::InDoubt("the writer gave no answer".to_owned())))
+    }
+
+    /// Reads the same log.
+    pub fn reader(&self) -> &LedgerReader {
+        &self.reader
+    }
+
+    /// Whether the writer still takes commands; `false` after [`Ledger::close`] or when it failed.
+    pub fn is_open(&self) -> bool {
+        !self.commands.is_closed()
+    }
+
+    /// Answers what waits, then closes the file, its write-ahead log emptied. Later commands get
+    /// [`AppendError::Closed`]. Closing twice is the same as once.
+    pub async fn close(&self) {
+        self.stop.cancel();
+        self.reader.closed().await;
+    }
+
+    /// Waits for the turn to retry on a stream: without turns, many executors on one stream would
+    /// make each other lose again and again.
+    pub(crate) async fn retry_turn(&self, stream: &impl Hash) -> MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        stream.hash(&mut hasher);
+        let lane = usize::try_from(hasher.finish() % RETRY_LANES as u64).unwrap_or_default();
+        self.retry_lanes[lane].lock().await
+    }
+}

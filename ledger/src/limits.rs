@@ -1,0 +1,41 @@
+//! The limits of the event store, with their units in the names. Limits that other crates share
+//! are in `devmind_domain::limits`.
+
+use std::time::Duration;
+
+/// Commands that wait for the writer, at most; more are refused as overload.
+pub const MAX_QUEUED_COMMANDS: usize = 4_096;
+/// Bytes of the commands that wait for the writer, at most; more are refused as overload.
+pub const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// Commands committed in one transaction, at most.
+pub const MAX_BATCH_COMMANDS: usize = 512;
+/// Bytes committed in one transaction, at most (a single larger command goes alone).
+pub const MAX_BATCH_BYTES: usize = 16 << 20;
+/// Bytes of one command, at most.
+pub const MAX_APPEND_BYTES: usize = 16 << 20;
+/// Events of one command, at most.
+pub const MAX_APPEND_EVENTS: usize = 1_000;
+/// Bytes of one event's metadata, at most.
+pub const MAX_METADATA_BYTES: usize = 64 << 10;
+/// Bytes of a stream's id, an event's id, a key or a scope, at most.
+pub const MAX_ID_BYTES: usize = 1_024;
+
+/// Events in one page of a read, at most.
+pub const MAX_PAGE_EVENTS: u32 = 1_000;
+/// A page of a read ends at the event with which it exceeds this many bytes.
+pub const MAX_PAGE_BYTES: usize = 16 << 20;
+/// Newest events kept in memory for followers, at most.
+pub const MAX_RING_EVENTS: usize = 8_192;
+/// Bytes of the newest events kept in memory for followers, at most.
+pub const MAX_RING_BYTES: usize = 32 << 20;
+/// Connections that read at the same time.
+pub const READ_CONNECTIONS: u32 = 4;
+
+/// Times that `execute` loads and decides anew after a lost race, at most.
+pub const MAX_CONFLICT_RETRIES: u32 = 16;
+/// How often a reader of another process's file looks for news.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How long SQLite waits for a lock of its own.
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long closing waits for reads under way.
+pub const CLOSE_WAIT: Duration = Duration::from_secs(5);

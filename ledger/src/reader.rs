@@ -1,0 +1,193 @@
+//! Reading the log: in order, by stream, by filter, by idempotency key.
+
+use crate::append::Head;
+use crate::error::LedgerError;
+use crate::follow::Follower;
+use crate::limits::MAX_PAGE_EVENTS;
+use crate::ring::Ring;
+use crate::store::{self, StoredEvent};
+use devmind_domain::event::{RecordedEvent, StreamId};
+use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
+use sqlx::SqlitePool;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Reads a log; clones share its connections.
+#[derive(Clone, Debug)]
+pub struct LedgerReader(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    file: PathBuf,
+    pool: SqlitePool,
+    ledger_id: String,
+    live: Option<Live>,
+}
+
+/// What the writer in the same process shares with its readers.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub ring: Arc<Ring>,
+    pub head: watch::Receiver<Head>,
+}
+
+/// Which events are wanted: those that meet every condition that is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventFilter {
+    /// Of this conversation, by their metadata.
+    pub conversation_id: Option<ConversationId>,
+    /// Of this run, by their metadata (`correlation_id`).
+    pub run_id: Option<RunId>,
+    /// About this tool call: its own stream, the model's answer that wanted it, and the result that
+    /// the model was told.
+    pub tool_call_id: Option<ToolCallId>,
+    /// Of this stream.
+    pub stream: Option<StreamId>,
+    /// Of this type, for example `TurnPrepared`.
+    pub event_type: Option<String>,
+    /// By this actor, as `kind:id`, for example `user:ann`.
+    pub actor: Option<String>,
+}
+
+impl LedgerReader {
+    /// Opens an existing log for reading alone, also while another process writes it. Nothing is
+    /// created, migrated, locked or written.
+    ///
+    /// # Errors
+    /// [`LedgerError`].
+    pub async fn open(file: &Path) -> Result<Self, LedgerError> {
+        let (pool, ledger_id) = store::open_reader(file).await?;
+        Ok(Self(Arc::new(Inner { file: file.to_owned(), pool, ledger_id, live: None })))
+    }
+
+    pub(crate) fn live(file: &Path, pool: SqlitePool, ledger_id: String, live: Live) -> Self {
+        Self(Arc::new(Inner { file: file.to_owned(), pool, ledger_id, live: Some(live) }))
+    }
+
+    /// The log's identity: random, made with the file.
+    pub fn ledger_id(&self) -> &str {
+        &self.0.ledger_id
+    }
+
+    /// How far the log goes.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read.
+    pub async fn head(&self) -> Result<Head, LedgerError> {
+        store::head(&self.0.pool).await.map_err(|error| self.error("read the head", &error))
+    }
+
+    /// Events after a position, in order: at most `limit` and at most one page
+    /// ([`MAX_PAGE_EVENTS`], [`crate::MAX_PAGE_BYTES`]). Only an empty answer means the end.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read, or a row of it is damaged.
+    pub async fn read(&self, after: u64, limit: u32) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let limit = limit.min(MAX_PAGE_EVENTS);
+        if let Some(events) = self.0.live.as_ref().and_then(|live| live.ring.after(after, limit as usize)) {
+            return Ok(events);
+        }
+        self.events(self.read_stored(after, limit).await?)
+    }
+
+    /// All events of a stream after a sequence number, in order.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read, or a row of it is damaged.
+    pub async fn read_stream(
+        &self,
+        stream: &StreamId,
+        after_sequence: u64,
+    ) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let mut events: Vec<Arc<RecordedEvent>> = Vec::new();
+        loop {
+            let after = events.last().map_or(after_sequence, |event| event.sequence);
+            let page = store::stream_page(&self.0.pool, stream, after, MAX_PAGE_EVENTS).await;
+            let page = page.map_err(|error| self.error("read a stream", &error))?;
+            if page.is_empty() {
+                return Ok(events);
+            }
+            events.extend(self.events(page)?);
+        }
+    }
+
+    /// Events that pass a filter after a position, in order: at most `limit` and at most one page.
+    /// Only an empty answer means the end.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read, or a row of it is damaged.
+    pub async fn query(
+        &self,
+        filter: &EventFilter,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let page = store::filtered(&self.0.pool, filter, after, limit.min(MAX_PAGE_EVENTS)).await;
+        self.events(page.map_err(|error| self.error("query", &error))?)
+    }
+
+    /// What a request under a key caused, with the request's hash; `None` when the key is new.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read, or a row of it is damaged.
+    pub async fn idempotent(
+        &self,
+        scope: &str,
+        key: &str,
+    ) -> Result<Option<(String, Vec<Arc<RecordedEvent>>)>, LedgerError> {
+        let failed = |error| self.error("look up an idempotency key", &error);
+        let Some(row) = store::idempotent(&self.0.pool, scope, key).await.map_err(failed)? else { return Ok(None) };
+        let (first, last) = row.range();
+        let mut events: Vec<Arc<RecordedEvent>> = Vec::new();
+        let mut next = first;
+        while next <= last {
+            let page = store::range(&self.0.pool, next, last).await.map_err(failed)?;
+            let Some(end) = page.last().map(|stored| stored.position) else { break };
+            next = end + 1;
+            events.extend(self.events(page)?);
+        }
+        Ok(Some((row.request_hash, events)))
+    }
+
+    /// Batches in order from `after`, waiting at the head for more.
+    pub fn follow(&self, after: u64) -> Follower {
+        Follower::new(self.clone(), after)
+    }
+
+    /// Pages for `verify`, which reports damaged rows instead of stopping at the first.
+    pub(crate) async fn read_stored(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, LedgerError> {
+        store::page(&self.0.pool, after, limit).await.map_err(|error| self.error("read events", &error))
+    }
+
+    pub(crate) fn pool(&self) -> &SqlitePool {
+        &self.0.pool
+    }
+
+    pub(crate) fn live_head(&self) -> Option<watch::Receiver<Head>> {
+        self.0.live.as_ref().map(|live| live.head.clone())
+    }
+
+    /// Waits until the writer in this process has closed the file.
+    pub(crate) async fn closed(&self) {
+        if let Some(mut head) = self.live_head() {
+            while head.changed().await.is_ok() {}
+        }
+    }
+
+    fn events(&self, page: Vec<StoredEvent>) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let sound = |stored: StoredEvent| match stored.event {
+            Ok(event) => Ok(Arc::new(event)),
+            Err(reason) => Err(self.corrupt(format!("event {}: {reason}", stored.position))),
+        };
+        page.into_iter().map(sound).collect()
+    }
+
+    pub(crate) fn corrupt(&self, reason: String) -> LedgerError {
+        LedgerError::Corrupt { file: self.0.file.clone(), reason }
+    }
+
+    pub(crate) fn error(&self, doing: &str, error: &sqlx::Error) -> LedgerError {
+        LedgerError::from_sqlx(&self.0.file, doing, error)
+    }
+}

@@ -1,0 +1,15 @@
+//! The log as a SQLite file: how it is opened, written and read. What a command may do is left to
+//! the writer; another store stands beside this module behind the same functions.
+
+mod open;
+mod read;
+mod rows;
+mod write;
+
+pub(crate) use open::{open_reader, open_writable};
+pub(crate) use read::{filtered, head, idempotent, page, range, stream_page};
+pub(crate) use rows::StoredEvent;
+pub(crate) use write::{HeadRow, NewKey, WriteStore};
+
+/// The partition that everything lives in until the ledger is partitioned.
+pub(crate) const PARTITION: u32 = 0;

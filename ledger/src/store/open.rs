@@ -1,0 +1,249 @@
+//! Opening the file: the lock, the checks that come before anything is written, the migrations,
+//! and the comparison of the head with the newest event.
+
+use super::read;
+use super::rows::{COLUMNS, partition, stored_event};
+use super::write::WriteStore;
+use crate::append::Head;
+use crate::error::LedgerError;
+use crate::limits::{BUSY_TIMEOUT, READ_CONNECTIONS};
+use devmind_domain::Timestamp;
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection, SqliteConnection, SqlitePool};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite/ledger");
+
+/// `PRAGMA application_id` of a ledger, set by its first migration.
+const APPLICATION_ID: i64 = 0x444d_4c47;
+
+/// What every SQLite file begins with.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// The lock file's name, beside the log.
+const LOCK_FILE: &str = "ledger.lock";
+
+/// A log that is open for writing.
+pub(crate) struct Opened {
+    pub write: WriteStore,
+    pub pool: SqlitePool,
+    pub head: Head,
+    pub ledger_id: String,
+    pub last_recorded_at: Timestamp,
+}
+
+/// Locks, checks, migrates and opens the file.
+pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
+    let lock = lock_folder(file)?;
+    if looks_like_sqlite(file)? {
+        inspect(file).await?;
+    } else {
+        create_private(file)?;
+    }
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .foreign_keys(true)
+        .busy_timeout(BUSY_TIMEOUT);
+    let mut connection = options.connect().await.map_err(|error| fail(file, "open", &error))?;
+    MIGRATIONS.run(&mut connection).await.map_err(|error| migration_error(file, error))?;
+    let last_recorded_at = check_head(file, &mut connection).await?;
+    let pool = read_pool(file, false).await?;
+    let head = read::head(&pool).await.map_err(|error| fail(file, "read the head", &error))?;
+    let ledger_id = read::ledger_id(&pool).await.map_err(|error| fail(file, "read the ledger's id", &error))?;
+    let write = WriteStore::new(file.to_owned(), connection, lock);
+    Ok(Opened { write, pool, head, ledger_id, last_recorded_at })
+}
+
+/// Opens an existing ledger for reading alone; nothing is created, locked or changed.
+pub(crate) async fn open_reader(file: &Path) -> Result<(SqlitePool, String), LedgerError> {
+    if !looks_like_sqlite(file)? {
+        return Err(unavailable(file, "there is no ledger yet: start the server, or name another folder"));
+    }
+    let found = inspect(file).await?;
+    let known = newest_known();
+    if found < known {
+        let reason = format!("it has schema {found}, this program reads {known}: start the server once");
+        return Err(unavailable(file, reason));
+    }
+    let pool = read_pool(file, false).await?;
+    let ledger_id = read::ledger_id(&pool).await.map_err(|error| fail(file, "read the ledger's id", &error))?;
+    Ok((pool, ledger_id))
+}
+
+/// Looks at an existing file without writing: is it a ledger, and of which schema?
+async fn inspect(file: &Path) -> Result<i64, LedgerError> {
+    let options = SqliteConnectOptions::new().filename(file).read_only(true).busy_timeout(BUSY_TIMEOUT);
+    let mut connection = options.connect().await.map_err(|error| fail(file, "open", &error))?;
+    let looked = look(file, &mut connection).await;
+    // A failed close of a connection that only read changes nothing about what was seen.
+    let _ = connection.close().await;
+    looked
+}
+
+async fn look(file: &Path, connection: &mut SqliteConnection) -> Result<i64, LedgerError> {
+    let failed = |error| fail(file, "look into it", &error);
+    let (tables, application): (i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM sqlite_schema), (SELECT application_id FROM pragma_application_id)",
+    )
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(failed)?;
+    if tables == 0 {
+        // Made by a process that ended before its first migration was committed.
+        return Ok(0);
+    }
+    // The table of migrations is made before the first one runs.
+    let newest: Option<(Option<i64>,)> = sqlx::query_as("SELECT max(version) FROM _sqlx_migrations")
+        .fetch_optional(&mut *connection)
+        .await
+        .ok()
+        .flatten();
+    match newest {
+        Some((None,)) if tables == 1 || application == APPLICATION_ID => Ok(0),
+        Some((Some(found),)) if application == APPLICATION_ID => {
+            let known = newest_known();
+            if found > known {
+                Err(LedgerError::SchemaNewer { file: file.to_owned(), found, known })
+            } else {
+                Ok(found)
+            }
+        }
+        Some(_) | None => Err(corrupt(file, "it is the SQLite file of another program")),
+    }
+}
+
+fn newest_known() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
+}
+
+/// The head row must be what the newest event says; the rest is left to `verify`.
+async fn check_head(file: &Path, connection: &mut SqliteConnection) -> Result<Timestamp, LedgerError> {
+    let failed = |error| fail(file, "compare the head with the events", &error);
+    let head = super::write::read_head(connection).await.map_err(failed)?.map_err(|reason| corrupt(file, reason))?;
+    let newest = format!("SELECT {COLUMNS} FROM events WHERE partition = ? ORDER BY position DESC LIMIT 1");
+    let row = sqlx::query(&newest).bind(partition()).fetch_optional(&mut *connection).await.map_err(failed)?;
+    let Some(row) = row else {
+        return if head.frontier.size() == 0 {
+            Ok(Timestamp::default())
+        } else {
+            Err(corrupt(file, format!("the head is at position {}, but there are no events", head.frontier.size())))
+        };
+    };
+    let stored = stored_event(&row).map_err(failed)?;
+    let (size, position) = (head.frontier.size(), stored.position);
+    let event = stored.event.map_err(|reason| corrupt(file, format!("event {position}: {reason}")))?;
+    if size != position {
+        return Err(corrupt(file, format!("the head is at position {size}, the newest event at {position}")));
+    }
+    if event.leaf_hash != event.expected_leaf_hash() {
+        return Err(corrupt(file, format!("event {position} does not have the hash that was recorded for it")));
+    }
+    if head.frontier.lone_leaf().is_some_and(|leaf| *leaf != event.leaf_hash) {
+        return Err(corrupt(file, format!("the head does not end with event {position}")));
+    }
+    Ok(event.recorded_at)
+}
+
+async fn read_pool(file: &Path, immutable: bool) -> Result<SqlitePool, LedgerError> {
+    let options = SqliteConnectOptions::new()
+        .filename(file)
+        .read_only(true)
+        .immutable(immutable)
+        .foreign_keys(true)
+        .busy_timeout(BUSY_TIMEOUT);
+    SqlitePoolOptions::new()
+        .max_connections(READ_CONNECTIONS)
+        .connect_with(options)
+        .await
+        .map_err(|error| fail(file, "open for reading", &error))
+}
+
+fn lock_folder(file: &Path) -> Result<File, LedgerError> {
+    let folder = folder_of(file);
+    if !folder.is_dir() {
+        return Err(unavailable(file, format!("the folder {} does not exist: create it", folder.display())));
+    }
+    let path = folder.join(LOCK_FILE);
+    let lock = private().create(true).truncate(false).open(&path).map_err(|error| {
+        unavailable(file, format!("{} cannot be written ({error}): check the folder's permissions", path.display()))
+    })?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(LedgerError::Locked { folder }),
+        Err(TryLockError::Error(error)) => Err(unavailable(file, format!("{}: {error}", path.display()))),
+    }
+}
+
+/// `false` when there is no file, or an empty one, which is the same to SQLite.
+fn looks_like_sqlite(file: &Path) -> Result<bool, LedgerError> {
+    let mut start = Vec::new();
+    let read = match File::open(file) {
+        Ok(opened) => opened.take(MAGIC.len() as u64).read_to_end(&mut start),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
+    };
+    read.map_err(|error| unavailable(file, format!("{error}: check its permissions")))?;
+    if start.is_empty() {
+        // SQLite would throw away a write-ahead log that has lost its file.
+        let mut log = file.as_os_str().to_owned();
+        log.push("-wal");
+        return match std::fs::metadata(PathBuf::from(log)) {
+            Ok(found) if found.len() > 0 => Err(corrupt(file, "it is gone, but its write-ahead log (-wal) is there")),
+            Ok(_) | Err(_) => Ok(false),
+        };
+    }
+    if start == MAGIC { Ok(true) } else { Err(corrupt(file, "it is not a SQLite file")) }
+}
+
+/// Makes the empty file, readable by its owner alone; SQLite gives its companions the same mode.
+fn create_private(file: &Path) -> Result<(), LedgerError> {
+    private().create(true).truncate(false).open(file).map(drop).map_err(|error| {
+        unavailable(file, format!("it cannot be created ({error}): check the folder's permissions and free space"))
+    })
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+fn folder_of(file: &Path) -> PathBuf {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        Some(_) | None => PathBuf::from("."),
+    }
+}
+
+fn migration_error(file: &Path, error: MigrateError) -> LedgerError {
+    match error {
+        MigrateError::VersionMissing(found) | MigrateError::VersionNotPresent(found) => {
+            LedgerError::SchemaNewer { file: file.to_owned(), found, known: newest_known() }
+        }
+        MigrateError::VersionMismatch(version) => {
+            corrupt(file, format!("its migration {version} is not the one this program knows"))
+        }
+        MigrateError::Dirty(version) => corrupt(file, format!("its migration {version} was left half done")),
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => fail(file, "migrate", &error),
+        other => unavailable(file, format!("migrate: {other}")),
+    }
+}
+
+fn fail(file: &Path, doing: &str, error: &sqlx::Error) -> LedgerError {
+    LedgerError::from_sqlx(file, doing, error)
+}
+
+fn unavailable(file: &Path, reason: impl Into<String>) -> LedgerError {
+    LedgerError::Unavailable { file: file.to_owned(), reason: reason.into() }
+}
+
+fn corrupt(file: &Path, reason: impl Into<String>) -> LedgerError {
+    LedgerError::Corrupt { file: file.to_owned(), reason: reason.into() }
+}

@@ -1,0 +1,173 @@
+//! Reading the file: pages in order, streams, filters, keys, the head.
+
+use super::rows::{COLUMNS, StoredEvent, as_i64, fetch_page, head_of, partition};
+use crate::append::Head;
+use crate::reader::EventFilter;
+use devmind_domain::event::StreamId;
+use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
+
+pub(crate) async fn ledger_id(pool: &SqlitePool) -> Result<String, sqlx::Error> {
+    sqlx::query_scalar("SELECT ledger_id FROM ledger_meta").fetch_one(pool).await
+}
+
+pub(crate) async fn head(pool: &SqlitePool) -> Result<Head, sqlx::Error> {
+    let row = sqlx::query("SELECT size, root FROM head WHERE partition = ?").bind(partition()).fetch_one(pool).await?;
+    head_of(&row)
+}
+
+/// Events after a position, in order.
+pub(crate) async fn page(pool: &SqlitePool, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let sql = format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?");
+    fetch_page(pool, sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(limit)).await
+}
+
+/// Events from one position to another, both included.
+pub(crate) async fn range(pool: &SqlitePool, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let sql =
+        format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position BETWEEN ? AND ? ORDER BY position");
+    fetch_page(pool, sqlx::query(&sql).bind(partition()).bind(as_i64(first)).bind(as_i64(last))).await
+}
+
+/// Events of a stream after a sequence number, in order.
+pub(crate) async fn stream_page(
+    pool: &SqlitePool,
+    stream: &StreamId,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM events WHERE aggregate_type = ? AND aggregate_id = ? AND sequence > ? \
+         ORDER BY sequence LIMIT ?"
+    );
+    let query = sqlx::query(&sql)
+        .bind(stream.aggregate_type.as_str())
+        .bind(stream.aggregate_id.as_str())
+        .bind(as_i64(after))
+        .bind(limit);
+    fetch_page(pool, query).await
+}
+
+/// Events that pass a filter after a position, in order.
+pub(crate) async fn filtered(
+    pool: &SqlitePool,
+    filter: &EventFilter,
+    after: u64,
+    limit: u32,
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let mut builder = filter_query(filter, after, limit);
+    fetch_page(pool, builder.build()).await
+}
+
+fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_, Sqlite> {
+    let EventFilter { conversation_id, run_id, tool_call_id, stream, event_type, actor } = filter;
+    let mut sql = QueryBuilder::new(format!("SELECT {COLUMNS} FROM events WHERE partition = "));
+    sql.push_bind(partition()).push(" AND position > ").push_bind(as_i64(after));
+    if let Some(id) = conversation_id {
+        sql.push(" AND conversation_id = ").push_bind(id.as_str());
+    }
+    if let Some(id) = run_id {
+        sql.push(" AND run_id = ").push_bind(id.as_str());
+    }
+    if let Some(event_type) = event_type {
+        sql.push(" AND event_type = ").push_bind(event_type.as_str());
+    }
+    if let Some(actor) = actor {
+        sql.push(" AND actor = ").push_bind(actor.as_str());
+    }
+    // Streams are short: their positions are looked up first, so that no log is walked for them.
+    if let Some(stream) = stream {
+        sql.push(" AND position IN (SELECT position FROM events WHERE aggregate_type = ");
+        sql.push_bind(stream.aggregate_type.as_str()).push(" AND aggregate_id = ");
+        sql.push_bind(stream.aggregate_id.as_str()).push(")");
+    }
+    if let Some(id) = tool_call_id {
+        let (thread, model_call_id) = id.as_str().split_once(':').unwrap_or((id.as_str(), ""));
+        sql.push(
+            " AND position IN (SELECT position FROM events WHERE aggregate_type = 'tool_call' AND aggregate_id = ",
+        );
+        sql.push_bind(id.as_str());
+        sql.push(" UNION ALL SELECT position FROM events WHERE aggregate_type = 'thread' AND aggregate_id = ");
+        sql.push_bind(thread)
+            .push(" AND CASE event_type WHEN 'ToolResultObserved' THEN payload ->> '$.tool_call_id' = ");
+        sql.push_bind(id.as_str());
+        sql.push(" WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_each(payload, '$.tool_calls') WHERE value ->> '$.id' = ");
+        sql.push_bind(model_call_id).push(") ELSE 0 END)");
+    }
+    sql.push(" ORDER BY position LIMIT ").push_bind(limit);
+    sql
+}
+
+/// What is known of a request: its hash and the positions it filled.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub(crate) struct KeyRow {
+    pub scope: String,
+    pub key: String,
+    pub request_hash: String,
+    pub first_position: i64,
+    pub last_position: i64,
+}
+
+impl KeyRow {
+    /// The positions; a damaged row counts as empty.
+    pub fn range(&self) -> (u64, u64) {
+        (u64::try_from(self.first_position).unwrap_or(1), u64::try_from(self.last_position).unwrap_or(0))
+    }
+}
+
+pub(crate) async fn idempotent(pool: &SqlitePool, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {
+    sqlx::query_as("SELECT * FROM idempotency WHERE scope = ? AND key = ?")
+        .bind(scope)
+        .bind(key)
+        .fetch_optional(pool)
+        .await
+}
+
+/// Keys in their order, after one of them.
+pub(crate) async fn keys_page(
+    pool: &SqlitePool,
+    after: Option<&KeyRow>,
+    limit: u32,
+) -> Result<Vec<KeyRow>, sqlx::Error> {
+    let (scope, key) = after.map_or(("", ""), |row| (row.scope.as_str(), row.key.as_str()));
+    sqlx::query_as("SELECT * FROM idempotency WHERE (scope, key) > (?, ?) ORDER BY scope, key LIMIT ?")
+        .bind(scope)
+        .bind(key)
+        .bind(limit)
+        .fetch_all(pool)
+        .await
+}
+
+/// What `verify` must know besides the events: one consistent look.
+#[derive(Debug)]
+pub(crate) struct Integrity {
+    pub size: i64,
+    pub root: Vec<u8>,
+    pub frontier: Vec<u8>,
+    pub newest: i64,
+    pub count: i64,
+    pub strays: i64,
+    pub triggers: Vec<String>,
+}
+
+pub(crate) async fn integrity(pool: &SqlitePool) -> Result<Integrity, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT size, root, frontier, \
+         (SELECT coalesce(max(position), 0) FROM events WHERE partition = head.partition), \
+         (SELECT count(*) FROM events WHERE partition = head.partition), \
+         (SELECT count(*) FROM events WHERE partition <> head.partition) \
+         FROM head WHERE partition = ?",
+    )
+    .bind(partition())
+    .fetch_one(pool)
+    .await?;
+    let triggers = sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetch_all(pool).await?;
+    Ok(Integrity {
+        size: row.try_get(0)?,
+        root: row.try_get(1)?,
+        frontier: row.try_get(2)?,
+        newest: row.try_get(3)?,
+        count: row.try_get(4)?,
+        strays: row.try_get(5)?,
+        triggers,
+    })
+}

@@ -1,0 +1,4 @@
+//! Tests of the ledger over real files.
+
+mod append;
+mod support;
