@@ -7,6 +7,8 @@ mod context;
 mod next_step;
 mod prompt;
 mod run_loop;
+#[cfg(test)]
+mod tests;
 
 pub use context::*;
 pub use next_step::*;
