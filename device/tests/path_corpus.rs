@@ -1,0 +1,220 @@
+//! The path policy against the corpus of `tests/corpus/paths.jsonl`.
+//!
+//! Every case is set up on a real disk, in a folder of its own with the same neighbours: `outside`,
+//! `ws-evil` and `ws2` beside the workspace `ws`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use devmind_device::tools::{Execution, ListFiles, LocalTool};
+use devmind_device::workspace::Workspace;
+use devmind_domain::ErrorCode;
+use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+const CORPUS: &str = include_str!("corpus/paths.jsonl");
+/// No answer may take longer: a policy that blocks is as bad as one that lets through.
+const ONE_ANSWER: Duration = Duration::from_secs(1);
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    listeners: Vec<UnixListener>,
+}
+
+impl Fixture {
+    fn new(case: &Value) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut fixture = Self { folder, listeners: Vec::new() };
+        for (path, content) in [
+            ("ws/README.md", "# readme\n"),
+            ("ws/LICENSE", "licence\n"),
+            ("ws/src/main.rs", "fn main() {}\n"),
+            ("ws/docs/guide.md", "guide\n"),
+            ("ws/sub/inner/deep.txt", "deep\n"),
+            ("outside/secret.txt", "secret\n"),
+            ("outside/id_rsa", "key\n"),
+            ("ws-evil/secret.txt", "secret\n"),
+            ("ws2/secret.txt", "secret\n"),
+        ] {
+            write(&fixture.folder.path().join(path), content);
+        }
+        for step in case["setup"].as_array().unwrap() {
+            fixture.set_up(step);
+        }
+        fixture
+    }
+
+    fn ws(&self) -> PathBuf {
+        self.folder.path().join("ws")
+    }
+
+    /// The corpus's three variables, and no others.
+    fn substitute(&self, text: &str) -> String {
+        let outside = self.folder.path().join("outside");
+        text.replace("${WSNAME}", "ws")
+            .replace("${WS}", self.ws().to_str().unwrap())
+            .replace("${OUTSIDE}", outside.to_str().unwrap())
+    }
+
+    fn set_up(&mut self, step: &Value) {
+        let at = self.ws().join(step["path"].as_str().unwrap());
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        let target = step["target"].as_str().map(|target| self.substitute(target));
+        match step["kind"].as_str().unwrap() {
+            "file" => write(&at, step["content"].as_str().unwrap_or("x\n")),
+            "dir" => fs::create_dir_all(&at).unwrap(),
+            "symlink" => std::os::unix::fs::symlink(target.unwrap(), &at).unwrap(),
+            "hardlink" => fs::hard_link(self.ws().join(target.unwrap()), &at).unwrap(),
+            "socket" => self.listeners.push(UnixListener::bind(&at).unwrap()),
+            "fifo" => {
+                let made = std::process::Command::new("mkfifo").arg(&at).status().unwrap();
+                assert!(made.success());
+            }
+            other => panic!("unknown setup {other}"),
+        }
+    }
+}
+
+fn write(path: &Path, content: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+fn cases() -> Vec<Value> {
+    CORPUS.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The policy's answer before anything is read: `OK` or a code.
+fn answer(workspace: &Workspace, tool: &str, path: &str) -> &'static str {
+    let denied = match tool {
+        "workspace.read_file" => workspace.open_file(path).err(),
+        "workspace.list_files" => workspace.open_folder(path).err(),
+        other => panic!("unknown tool {other}"),
+    };
+    denied.map_or("OK", |denied| denied.code.as_str())
+}
+
+fn listed_names(workspace: &Arc<Workspace>, folder: &str) -> Vec<String> {
+    let execution = Execution {
+        tool_call_id: "call".into(),
+        ends_at: Instant::now() + Duration::from_secs(10),
+        cancel: CancellationToken::new(),
+    };
+    let listing = ListFiles.prepare(workspace, &json!({ "path": folder })).expect("folder opens");
+    let listing = listing.run(&execution).expect("folder lists");
+    listing["entries"].as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Every folder below the workspace that may be listed.
+fn folders(workspace: &Arc<Workspace>, folder: &str) -> Vec<String> {
+    let mut found = vec![folder.to_owned()];
+    for name in listed_names(workspace, folder) {
+        let path = format!("{folder}/{name}");
+        let is_folder = fs::symlink_metadata(workspace.path().join(&path)).is_ok_and(|metadata| metadata.is_dir());
+        if is_folder {
+            found.extend(folders(workspace, &path));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_path_of_the_corpus_gets_a_safe_answer_within_a_second() {
+    let (mut core, mut policy) = (0, 0);
+    let mut wrong = Vec::new();
+    for case in cases() {
+        let fixture = Fixture::new(&case);
+        let workspace = Workspace::open(&fixture.ws()).unwrap();
+        let path = fixture.substitute(case["path"].as_str().unwrap());
+        let began = Instant::now();
+        let got = answer(&workspace, case["tool"].as_str().unwrap(), &path);
+        let took = began.elapsed();
+        let accepted = case["accept"].as_array().unwrap().iter().any(|accepted| accepted == got);
+        if !accepted || took > ONE_ANSWER {
+            wrong.push(format!("{} {path:?}: {got} in {took:?}, expected {}", case["id"], case["expected"]));
+        }
+        match case["tier"].as_str().unwrap() {
+            "core" => core += 1,
+            _ => policy += 1,
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert_eq!((core, policy), (232, 38), "the corpus is whole");
+    println!("path corpus: {core} core and {policy} policy cases answered as accepted");
+}
+
+#[test]
+fn nothing_that_would_be_refused_as_sensitive_is_ever_listed() {
+    let mut looked_at = 0;
+    for case in cases() {
+        let fixture = Fixture::new(&case);
+        let workspace = Arc::new(Workspace::open(&fixture.ws()).unwrap());
+        for folder in folders(&workspace, ".") {
+            for name in listed_names(&workspace, &folder) {
+                let path = format!("{folder}/{name}");
+                looked_at += 1;
+                for tool in ["workspace.read_file", "workspace.list_files"] {
+                    assert_ne!(answer(&workspace, tool, &path), "SENSITIVE_PATH_DENIED", "{}: {path}", case["id"]);
+                }
+            }
+        }
+    }
+    assert!(looked_at > 1_000, "only {looked_at} names");
+    println!("listings: {looked_at} names, none sensitive");
+}
+
+#[test]
+fn outside_and_sensitive_paths_answer_the_same_whether_they_exist_or_not() {
+    let fixture = Fixture::new(&json!({ "setup": [
+        { "kind": "symlink", "path": "there", "target": "../outside/secret.txt" },
+        { "kind": "symlink", "path": "not_there", "target": "../outside/missing.txt" },
+        { "kind": "symlink", "path": "env_there", "target": ".env" },
+        { "kind": "symlink", "path": "env_not_there", "target": "docs/.env" },
+        { "kind": "file", "path": ".env" },
+    ]}));
+    let workspace = Workspace::open(&fixture.ws()).unwrap();
+    for (present, absent, code) in [
+        ("../outside/secret.txt", "../outside/missing.txt", ErrorCode::PathOutOfScope),
+        ("there", "not_there", ErrorCode::PathOutOfScope),
+        ("env_there", "env_not_there", ErrorCode::SensitivePathDenied),
+        (".env", "docs/.env", ErrorCode::SensitivePathDenied),
+    ] {
+        let answers = [present, absent].map(|path| workspace.open_file(path).expect_err(path));
+        assert_eq!(answers[0], answers[1], "{present} and {absent}");
+        assert_eq!(answers[0].code, code, "{present}");
+    }
+}
+
+#[test]
+fn a_link_swapped_between_inside_and_outside_never_leaks_what_is_outside() {
+    let fixture = Fixture::new(&json!({ "setup": [] }));
+    let ws = fixture.ws();
+    let workspace = Workspace::open(&ws).unwrap();
+    let stop = CancellationToken::new();
+    std::thread::scope(|scope| {
+        let stopping = stop.clone();
+        scope.spawn(move || {
+            for target in ["docs", "../outside"].iter().cycle() {
+                if stopping.is_cancelled() {
+                    return;
+                }
+                std::os::unix::fs::symlink(target, ws.join("next")).unwrap();
+                fs::rename(ws.join("next"), ws.join("swap")).unwrap();
+            }
+        });
+        let mut opened = 0;
+        for _ in 0..20_000 {
+            if let Ok(file) = workspace.open_file("swap/guide.md") {
+                opened += 1;
+                assert_eq!(file.resolved, "docs/guide.md");
+            }
+            assert!(workspace.open_file("swap/secret.txt").is_err(), "read outside the workspace");
+        }
+        stop.cancel();
+        println!("swap race: {opened} of 20000 opens inside, none outside");
+    });
+}
