@@ -160,6 +160,7 @@ impl serde::Serialize for ErrorCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::conversation::RunCancelReason;
 
     #[test]
     fn codes_are_distinct_upper_case_words_with_help() {
@@ -169,6 +170,51 @@ mod tests {
             assert!(code.as_str().chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{code}");
             assert!(!code.help().is_empty() && (400..600).contains(&code.http_status()), "{code}");
             assert_eq!(ErrorCode::parse(code.as_str()), Some(*code));
+        }
+    }
+
+    #[test]
+    fn every_code_that_the_specification_names_for_what_is_built_is_in_the_table() {
+        let conversations = "VALIDATION_FAILED RUN_IN_PROGRESS TURN_WAITING_APPROVAL IDEMPOTENCY_CONFLICT RUN_MISMATCH \
+            RUN_ALREADY_CLAIMED MESSAGE_MISMATCH CLIENT_DISCONNECTED STOPPED ABANDONED SERVER_RESTARTED";
+        let calling_a_device = "DESKTOP_DEVICE_NOT_SELECTED DEVICE_OFFLINE TOOL_NOT_AVAILABLE DEVICE_CHANGED \
+            RESULT_UNKNOWN RUN_CANCELLED";
+        let refused = "DEVICE_MISMATCH IDEMPOTENCY_CONFLICT CALL_TOO_OLD DEVICE_BUSY DEVICE_JOURNAL_FULL";
+        let device_answers = "INVALID_ARGUMENTS ABSOLUTE_PATH_DENIED PATH_OUT_OF_SCOPE SENSITIVE_PATH_DENIED \
+            PATH_NOT_FOUND NOT_A_FILE REQUEST_EXPIRED CONFIRMATION_REJECTED CONFIRMATION_EXPIRED CANCELLED_BY_SERVER \
+            FILE_CHANGED EXECUTION_TIMEOUT FILE_TOO_LARGE NOT_TEXT IO_ERROR RESULT_TOO_LARGE NOT_EXECUTED \
+            DEVICE_RESTARTED OUTPUT_NOT_STORED JOURNAL_ROLLED_BACK";
+        let pipeline = "UNKNOWN_TOOL INVALID_ARGUMENTS TOOL_TIMEOUT ABORTED_BEFORE_DISPATCH TOOL_LIMIT_REACHED \
+            RESULT_UNKNOWN EXECUTION_FAILED";
+        for code in [conversations, calling_a_device, refused, device_answers, pipeline].map(str::split_whitespace) {
+            code.for_each(|code| assert!(ErrorCode::parse(code).is_some(), "{code} is not in the table"));
+        }
+        for reason in [RunCancelReason::Stopped, RunCancelReason::ClientDisconnected, RunCancelReason::Abandoned] {
+            assert!(ErrorCode::parse(reason.as_str()).is_some(), "{}", reason.as_str());
+        }
+        assert_eq!(ErrorCode::parse("NO_SUCH_CODE"), None);
+    }
+
+    #[test]
+    fn codes_travel_with_the_statuses_that_the_specification_names() {
+        for (code, status) in [
+            (ErrorCode::Unauthenticated, 401),
+            (ErrorCode::Forbidden, 403),
+            (ErrorCode::NotFound, 404),
+            (ErrorCode::ConversationNotFound, 404),
+            (ErrorCode::RunNotFound, 404),
+            (ErrorCode::RunInProgress, 409),
+            (ErrorCode::TurnWaitingApproval, 409),
+            (ErrorCode::IdempotencyConflict, 409),
+            (ErrorCode::RunAlreadyClaimed, 409),
+            (ErrorCode::RunMismatch, 400),
+            (ErrorCode::MessageMismatch, 400),
+            (ErrorCode::BodyTooLarge, 413),
+            (ErrorCode::ValidationFailed, 422),
+            (ErrorCode::NotReady, 503),
+            (ErrorCode::ShuttingDown, 503),
+        ] {
+            assert_eq!(code.http_status(), status, "{code}");
         }
     }
 }

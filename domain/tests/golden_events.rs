@@ -4,9 +4,15 @@ mod golden;
 
 use devmind_domain::canonical::canonical_json;
 use devmind_domain::event::{AggregateType, DecodeError, DomainEvent};
-use golden::{WHAT_TO_DO, decode, folder, read};
+use golden::{decode, folder, read};
 use serde_json::Value;
 use std::collections::BTreeSet;
+
+/// What a failing golden test tells the person who changed an event.
+const WHAT_TO_DO: &str = "An event that was once recorded must load for ever. Never edit a golden file: \
+    give the changed event a new version, write an upcaster from the old one, and add a new golden file \
+    tests/fixtures/events/<EventType>.v<version>.json (every optional field present) and, where there are \
+    optional fields, <EventType>.v<version>.minimal.json (none of them present).";
 
 /// The payload without the keys that the event type does not insist on.
 fn without_optionals(kind: AggregateType, event_type: &str, version: u32, full: &Value) -> (Value, Vec<String>) {

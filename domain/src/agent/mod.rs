@@ -7,6 +7,7 @@ mod context;
 mod next_step;
 mod prompt;
 mod run_loop;
+mod stand_in;
 #[cfg(test)]
 mod tests;
 
@@ -14,3 +15,4 @@ pub use context::*;
 pub use next_step::*;
 pub use prompt::*;
 pub use run_loop::*;
+pub use stand_in::*;

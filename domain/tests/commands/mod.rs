@@ -1,0 +1,235 @@
+//! Random commands over few ids, so that they often meet.
+
+use super::random::Random;
+use devmind_domain::canonical::call_hash;
+use devmind_domain::conversation::{Ask, Claim, Conversation, ConversationCommand, RunCancelReason};
+use devmind_domain::device::{Device, DeviceCommand};
+use devmind_domain::ids::ToolCallId;
+use devmind_domain::node::{Node, NodeCommand};
+use devmind_domain::protocol::RegisteredTool;
+use devmind_domain::thread::*;
+use devmind_domain::tool_call::*;
+use devmind_domain::{Decider, Timestamp};
+use serde_json::json;
+
+/// An aggregate whose commands can be drawn.
+pub trait Domain: Decider {
+    /// A command that may follow.
+    fn command(&self, random: &mut Random) -> Self::Command;
+}
+
+impl Domain for Conversation {
+    fn command(&self, random: &mut Random) -> ConversationCommand {
+        // Ids of turns and runs are never used twice: the caller makes them anew.
+        let latest = self.latest.as_ref().map_or(0, |turn| turn.sequence_no as usize);
+        let run_id = format!("r{}", if random.one_in(4) { random.below(latest + 2) } else { latest }).into();
+        let claim = Claim { node_id: "node-1".into(), epoch: random.of(&[1, 1, 1, 2]) };
+        match random.below(6) {
+            0 => {
+                let n = latest + 1;
+                ConversationCommand::Ask(Ask {
+                    user_id: random.of(&["alice", "alice", "alice", "alice", "mallory"]).into(),
+                    existing: random.one_in(2),
+                    turn_id: format!("t{n}").into(),
+                    message_id: format!("q{n}").into(),
+                    run_id: format!("r{n}").into(),
+                    graph_thread_id: format!("g{n}").into(),
+                    content: "question".into(),
+                    device_id: random.one_in(2).then(|| "laptop".into()),
+                })
+            }
+            1 | 2 => ConversationCommand::ClaimRun { run_id, claim, context_hash: "h".into() },
+            3 => ConversationCommand::CompleteRun { run_id, claim, message_id: "a".into(), answer: "yes".into() },
+            4 => ConversationCommand::FailRun {
+                run_id,
+                claim,
+                error_code: "MODEL_TIMEOUT".into(),
+                error_message: "silent".into(),
+                message_id: None,
+                partial_text: String::new(),
+            },
+            _ => ConversationCommand::CancelRun {
+                run_id,
+                claim,
+                reason: RunCancelReason::Stopped,
+                message_id: Some("a".into()),
+                partial_text: "ye".into(),
+            },
+        }
+    }
+}
+
+impl Domain for Thread {
+    fn command(&self, random: &mut Random) -> ThreadCommand {
+        let round = 1 + random.below(4) as u32;
+        let ids = ["a", "b", "", "a~1.1", "a~2.0", "~1.0", "b~1.1"];
+        match random.below(7) {
+            0 => ThreadCommand::Start(ThreadStarted {
+                conversation_id: "c".into(),
+                turn_id: "t".into(),
+                run_id: "r".into(),
+                user_id: "alice".into(),
+            }),
+            1 => ThreadCommand::RequestModel(ModelRequested {
+                run_id: "r".into(),
+                round,
+                provider: "demo".into(),
+                model: "demo".into(),
+                parameters: json!({"temperature": 0.1}),
+                request_hash: "h".into(),
+                tools_hash: "h".into(),
+            }),
+            2 => ThreadCommand::Progress(AnswerProgressed {
+                run_id: "r".into(),
+                message_id: random.of(&["m1", "m2"]).into(),
+                text: "x".into(),
+            }),
+            3 => ThreadCommand::RecordResponse(ModelResponded {
+                run_id: "r".into(),
+                round,
+                message_id: format!("m{round}").into(),
+                content: "yes".into(),
+                reasoning: random.one_in(2).then(|| "because".into()),
+                tool_calls: (0..random.below(4))
+                    .map(|_| ModelToolCall { id: random.of(&ids).into(), name: "add".into(), arguments: "{}".into() })
+                    .collect(),
+                finish_reason: "stop".into(),
+                usage: TokenUsage { input: Some(random.of(&[1, u64::MAX])), ..TokenUsage::default() },
+                served_model: "demo".into(),
+                latency_ms: 1,
+            }),
+            4 => ThreadCommand::RecordFailure(ModelFailed {
+                run_id: "r".into(),
+                round,
+                code: "MODEL_TIMEOUT".into(),
+                message: "silent".into(),
+                retriable: true,
+            }),
+            _ => ThreadCommand::ObserveResult(ToolResultObserved {
+                tool_call_id: ToolCallId::of(&"g".into(), random.of(&["a", "b", "a~1.1", "~1.0", "~1.1", "b~1.1"])),
+                ok: true,
+                content: "{}".into(),
+                error: None,
+            }),
+        }
+    }
+}
+
+fn request(random: &mut Random) -> ToolCallRequested {
+    let arguments = json!({ "path": if random.one_in(8) { "b" } else { "a" } });
+    ToolCallRequested {
+        conversation_id: "c".into(),
+        turn_id: "t".into(),
+        run_id: "r".into(),
+        user_id: "alice".into(),
+        graph_thread_id: "g".into(),
+        model_call_id: "call".into(),
+        parent_tool_call_id: None,
+        tool: "workspace.read_file".into(),
+        tool_version: "1".into(),
+        target: Target::Device,
+        device_id: Some(random.of(&["laptop", "laptop", "laptop", "laptop", "desktop"]).into()),
+        call_hash: call_hash("workspace.read_file", "1", &arguments),
+        arguments,
+        risk: Risk::Medium,
+    }
+}
+
+fn result(random: &mut Random, executed_attempt_no: u32) -> ToolResultRecorded {
+    ToolResultRecorded {
+        executed_attempt_no,
+        status: random.of(&[ResultStatus::Succeeded, ResultStatus::Failed, ResultStatus::Indeterminate]),
+        output: random.one_in(2).then(|| json!({"content": "é\n\u{1F980}", "ratio": 0.1})),
+        output_sha256: Some("h".into()),
+        error: None,
+        started_at: Some(Timestamp::from_micros(1_790_000_000_000_001)),
+        finished_at: None,
+        origin: ResultOrigin::Live,
+        connection_id: Some("s1".into()),
+    }
+}
+
+impl Domain for ToolCall {
+    fn command(&self, random: &mut Random) -> ToolCallCommand {
+        let attempt_no = random.below(5) as u32;
+        match random.below(20) {
+            0 => ToolCallCommand::Refuse {
+                request: Box::new(request(random)),
+                stage: "device",
+                code: "DEVICE_OFFLINE".into(),
+                by: "gateway".into(),
+            },
+            1..=5 => ToolCallCommand::Dispatch(Box::new(Dispatch {
+                request: request(random),
+                run_id: "r".into(),
+                node_id: "node-1".into(),
+                epoch: 1,
+                connection_id: Some("s1".into()),
+                journal_id: Some(random.of(&["j1", "j1", "j1", "j2"]).into()),
+                wait_ms: 120_000,
+                ttl_ms: 105_000,
+                attempt_is_live: random.one_in(3),
+                age_ms: random.of(&[0, 0, i64::MAX]),
+            })),
+            6..=9 => ToolCallCommand::Receive {
+                attempt_no,
+                phase: random.of(&[Phase::Reserved, Phase::Confirming, Phase::Executing]),
+            },
+            10..=12 => {
+                ToolCallCommand::Cancel { reason: random.of(&[CancelReason::RunCancelled, CancelReason::WaitTimedOut]) }
+            }
+            13..=16 => ToolCallCommand::TimeOut { attempt_no, after_ms: 120_000 },
+            17 => ToolCallCommand::RecordResult {
+                result: Box::new(result(random, attempt_no)),
+                reporter: Reporter::Device {
+                    user_id: random.of(&["alice", "alice", "mallory"]).into(),
+                    device_id: "laptop".into(),
+                    journal_id: "j1".into(),
+                },
+            },
+            _ => ToolCallCommand::Acknowledge {
+                connection_id: "s1".into(),
+                disposition: random.of(&[Disposition::Stored, Disposition::Duplicate]),
+            },
+        }
+    }
+}
+
+impl Domain for Device {
+    fn command(&self, random: &mut Random) -> DeviceCommand {
+        let ticket_hash = format!("ticket {}", random.below(9));
+        let connection_id = random.of(&["s1", "s2", "s3"]).into();
+        let tool = |version: &str| RegisteredTool {
+            name: "workspace.list_files".into(),
+            version: version.into(),
+            risk: Risk::Low,
+            schema: json!({"maxLength": 4096}),
+            timeout_ms: 10_000,
+            requires_confirmation: false,
+        };
+        match random.below(6) {
+            0 | 1 => DeviceCommand::IssueTicket { ticket_hash, now: Timestamp::from_micros(1_790_000_000_000_000) },
+            2 => DeviceCommand::ConsumeTicket { ticket_hash },
+            3 => DeviceCommand::Connect {
+                connection_id,
+                node_id: "node-1".into(),
+                instance_id: "i".into(),
+                journal_id: random.of(&["j1", "j2"]).into(),
+                journal_epoch: random.below(6) as u64,
+                version: "0.1.0".into(),
+                remote: "127.0.0.1:5".into(),
+            },
+            4 => DeviceCommand::SyncRegistry { connection_id, tools: vec![tool(random.of(&["1", "2"]))] },
+            _ => DeviceCommand::Disconnect { connection_id, code: 4408, reason: "silent".into() },
+        }
+    }
+}
+
+impl Domain for Node {
+    fn command(&self, random: &mut Random) -> NodeCommand {
+        match random.below(3) {
+            0 => NodeCommand::Start { node_id: "n".into(), version: "0.1.0".into() },
+            _ => NodeCommand::Stop { epoch: random.below(20) as u64 },
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Replayed state equals live state, folds are total, and no log that `decide` writes breaks an
+//! invariant: checked on pseudo-random command sequences (fixed seeds, so a failure repeats).
+
+mod commands;
+mod golden;
+mod random;
+
+use commands::Domain;
+use devmind_domain::conversation::{Conversation, ConversationEvent};
+use devmind_domain::device::{Device, DeviceEvent};
+use devmind_domain::event::{AggregateType, DomainEvent, EventSet};
+use devmind_domain::node::Node;
+use devmind_domain::thread::{Thread, ThreadEvent};
+use devmind_domain::tool_call::{ToolCall, ToolCallEvent};
+use random::Random;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+const SEEDS: u64 = 400;
+const COMMANDS: usize = 60;
+
+/// Runs random commands and gives the log to `inspect`; says how many commands were refused and accepted.
+fn run<A: Domain + PartialEq + Debug>(inspect: impl Fn(&[A::Event])) {
+    let (mut refused, mut accepted) = (0, 0);
+    for seed in 1..=SEEDS {
+        let mut random = Random::new(seed);
+        let mut live = A::default();
+        let mut log: Vec<A::Event> = Vec::new();
+        for _ in 0..COMMANDS {
+            let command = live.command(&mut random);
+            let before = live.clone();
+            let Ok(events) = live.decide(command) else {
+                refused += 1;
+                assert_eq!(live, before, "seed {seed}: a refusal changes nothing");
+                continue;
+            };
+            accepted += usize::from(!events.is_empty());
+            for event in events {
+                live.evolve(&event);
+                // As the ledger gives it back: through its stored text.
+                let stored = A::Event::decode(event.type_name(), event.version(), &event.payload());
+                let stored = stored.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                assert_eq!(stored, event, "seed {seed}: recording changed the event");
+                log.push(stored);
+            }
+        }
+        let mut replayed = A::default();
+        log.iter().for_each(|event| replayed.evolve(event));
+        assert_eq!(replayed, live, "seed {seed}: replay differs from what was lived");
+        inspect(&log);
+    }
+    assert!(accepted > 500 && refused > 100, "the commands explore too little: {accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn a_replayed_conversation_equals_the_live_one_and_has_one_claim_and_one_end_a_run() {
+    run::<Conversation>(|log| {
+        let (mut claimed, mut ended, mut active) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut turns = 0;
+        for event in log {
+            match event {
+                ConversationEvent::TurnPrepared(e) => {
+                    turns += 1;
+                    assert_eq!(e.sequence_no, turns);
+                }
+                ConversationEvent::RunPrepared(e) => {
+                    active.insert(&e.run_id);
+                    assert_eq!(active.len(), 1, "at most one active run a conversation: {log:?}");
+                }
+                ConversationEvent::RunClaimed(e) => assert!(claimed.insert(&e.run_id), "claimed twice: {log:?}"),
+                ConversationEvent::RunSucceeded(e) => {
+                    assert!(ended.insert(&e.run_id) && claimed.contains(&e.run_id), "{log:?}");
+                    active.remove(&e.run_id);
+                }
+                ConversationEvent::RunFailed(e) => {
+                    assert!(ended.insert(&e.run_id) && claimed.contains(&e.run_id), "{log:?}");
+                    active.remove(&e.run_id);
+                }
+                ConversationEvent::RunCancelled(e) => {
+                    assert!(ended.insert(&e.run_id), "{log:?}");
+                    active.remove(&e.run_id);
+                }
+                ConversationEvent::ConversationStarted(_) => assert_eq!(turns, 0),
+                other => panic!("no command of these causes {other:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_replayed_thread_equals_the_live_one_and_every_call_has_at_most_one_result() {
+    run::<Thread>(|log| {
+        let (mut calls, mut results) = (BTreeSet::new(), BTreeSet::new());
+        for event in log {
+            match event {
+                ThreadEvent::ModelRequested(_) => assert_eq!(calls.len(), results.len(), "results missing: {log:?}"),
+                ThreadEvent::ModelResponded(e) => {
+                    for call in &e.tool_calls {
+                        assert!(!call.id.is_empty() && calls.insert(call.id.clone()), "{} stands twice", call.id);
+                    }
+                }
+                ThreadEvent::ToolResultObserved(e) => {
+                    let (_, call) = e.tool_call_id.as_str().split_once(':').expect("thread:call");
+                    assert!(calls.contains(call) && results.insert(call.to_owned()), "{log:?}");
+                }
+                ThreadEvent::ThreadStarted(_) | ThreadEvent::AnswerProgressed(_) | ThreadEvent::ModelFailed(_) => {}
+            }
+        }
+    });
+}
+
+#[test]
+fn a_replayed_tool_call_equals_the_live_one_and_is_settled_at_most_once() {
+    run::<ToolCall>(|log| {
+        let (mut attempts, mut results, mut refused, mut requests) = (0, 0, 0, 0);
+        for event in log {
+            match event {
+                ToolCallEvent::ToolCallRequested(_) => requests += 1,
+                ToolCallEvent::ToolDispatched(e) => {
+                    attempts += 1;
+                    assert_eq!((e.attempt_no, requests, results, refused), (attempts, 1, 0, 0), "{log:?}");
+                }
+                ToolCallEvent::ToolResultRecorded(e) => {
+                    results += 1;
+                    assert!(results == 1 && (1..=attempts).contains(&e.executed_attempt_no), "{log:?}");
+                }
+                ToolCallEvent::ToolWaitTimedOut(e) => assert_eq!((e.attempt_no, results), (attempts, 0), "{log:?}"),
+                ToolCallEvent::ToolCancelRequested(e) => assert_eq!((e.attempt_no, results), (attempts, 0), "{log:?}"),
+                ToolCallEvent::ToolReceived(e) => assert!(e.attempt_no <= attempts && results == 0, "{log:?}"),
+                ToolCallEvent::ToolResultAcked(_) => assert_eq!(results, 1, "an ack before its result: {log:?}"),
+                ToolCallEvent::ToolCallDecided(_) => {
+                    refused += 1;
+                    assert_eq!((attempts, refused), (0, 1), "{log:?}");
+                }
+                ToolCallEvent::ToolOutcomeRevised(_) => panic!("no command of these causes {event:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_replayed_device_equals_the_live_one_and_a_ticket_is_used_at_most_once() {
+    run::<Device>(|log| {
+        let (mut issued, mut consumed, mut epochs) = (BTreeMap::new(), BTreeMap::new(), 0);
+        let mut journals: BTreeMap<&str, u64> = BTreeMap::new();
+        for event in log {
+            match event {
+                DeviceEvent::DeviceTicketIssued(e) => *issued.entry(&e.ticket_hash).or_insert(0) += 1,
+                DeviceEvent::DeviceTicketConsumed(e) => {
+                    let times = consumed.entry(&e.ticket_hash).or_insert(0);
+                    *times += 1;
+                    assert!(issued.get(&e.ticket_hash).is_some_and(|issued| *times <= *issued), "{log:?}");
+                }
+                DeviceEvent::DeviceConnected(e) => {
+                    epochs += 1;
+                    assert_eq!(e.connection_epoch, epochs);
+                    let before = journals.insert(&e.journal_id, e.journal_epoch);
+                    assert!(before.is_none_or(|before| before <= e.journal_epoch), "a journal went back: {log:?}");
+                }
+                DeviceEvent::ToolRegistrySynced(_)
+                | DeviceEvent::DeviceDisconnected(_)
+                | DeviceEvent::DeviceReplaced(_) => {}
+            }
+        }
+    });
+}
+
+#[test]
+fn a_replayed_node_equals_the_live_one() {
+    run::<Node>(|_| {});
+}
+
+/// Every golden event that there is, full and minimal.
+fn golden_events() -> Vec<DomainEvent> {
+    let mut events = Vec::new();
+    for (kind, event_type, version) in DomainEvent::all_types() {
+        for suffix in ["", ".minimal"] {
+            if let Some(payload) = golden::read(&format!("{event_type}.v{version}{suffix}.json")) {
+                events.push(golden::decode(kind, event_type, version, &payload).expect("a golden event loads"));
+            }
+        }
+    }
+    events
+}
+
+/// Folds the golden events of one kind in many orders, with repetitions, and decides on what comes out.
+fn fold_in_any_order<A: Domain>(kind: AggregateType, pick: impl Fn(DomainEvent) -> Option<A::Event>) {
+    let events: Vec<A::Event> = golden_events().into_iter().filter_map(pick).collect();
+    assert!(!events.is_empty(), "{kind:?} has golden events");
+    let mut states = vec![A::default()];
+    for first in &events {
+        for second in &events {
+            let mut state = A::default();
+            state.evolve(first);
+            state.evolve(second);
+            states.push(state);
+        }
+    }
+    for seed in 1..=SEEDS {
+        let mut random = Random::new(seed);
+        let mut state = A::default();
+        for _ in 0..COMMANDS {
+            state.evolve(&events[random.below(events.len())]);
+        }
+        states.push(state);
+    }
+    for (seed, state) in (1..).zip(states) {
+        let _events_or_refusal = state.decide(state.command(&mut Random::new(seed)));
+    }
+}
+
+#[test]
+fn any_order_of_any_events_folds_and_can_be_decided_upon_without_a_panic() {
+    fold_in_any_order::<Conversation>(AggregateType::Conversation, |event| match event {
+        DomainEvent::Conversation(event) => Some(event),
+        _ => None,
+    });
+    fold_in_any_order::<Thread>(AggregateType::Thread, |event| match event {
+        DomainEvent::Thread(event) => Some(event),
+        _ => None,
+    });
+    fold_in_any_order::<ToolCall>(AggregateType::ToolCall, |event| match event {
+        DomainEvent::ToolCall(event) => Some(event),
+        _ => None,
+    });
+    fold_in_any_order::<Device>(AggregateType::Device, |event| match event {
+        DomainEvent::Device(event) => Some(event),
+        _ => None,
+    });
+    fold_in_any_order::<Node>(AggregateType::Node, |event| match event {
+        DomainEvent::Node(event) => Some(event),
+        _ => None,
+    });
+}
