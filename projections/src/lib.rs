@@ -1,1 +1,42 @@
-//! DevMind Ledger's read models: pure projections, one runner, rebuild
+//! DevMind Ledger's read models: pure projections, one runner, rebuild.
+//!
+//! A [`Projection`] is one pure function from event to row changes. [`ProjectionRunner`] follows
+//! the log and keeps every projection's rows and position in one transaction; [`Views`] reads them
+//! and waits until an append has become visible. Everything here can be deleted and comes back from
+//! the log: [`rebuild`] makes the rows anew beside the live ones, [`check`] proves both equal,
+//! [`Views::at`] shows them as they stood at an earlier position. No decision is taken from a view
+//! that a stream can give; deciding is left to `devmind-domain`, storing events to `devmind-ledger`.
+
+mod apply;
+mod change;
+mod check;
+mod compare;
+mod conversation;
+mod device;
+mod error;
+mod projection;
+mod rebuild;
+mod registry;
+mod row;
+mod runner;
+mod store;
+#[cfg(test)]
+mod testing;
+mod tool_call;
+mod views;
+
+pub use apply::Failure;
+pub use change::{Change, Value};
+pub use check::{CheckReport, ProjectionCheck, check, check_one};
+pub use compare::{Difference, TableCheck};
+pub use conversation::{
+    ActiveRunRow, ConversationRow, MAX_LISTED_RUNS, MAX_LISTED_TURNS, PendingApproval, RunRow, TurnRow, TurnToolCall,
+};
+pub use device::{DeviceRow, MAX_LISTED_DEVICES};
+pub use error::ViewError;
+pub use projection::Projection;
+pub use rebuild::{RebuildReport, rebuild, rebuild_one};
+pub use registry::PROJECTIONS;
+pub use runner::ProjectionRunner;
+pub use tool_call::{MAX_LISTED_TOOL_CALLS, ToolAttemptRow, ToolCallQuery, ToolCallRow};
+pub use views::{ProjectionStatus, Views};

@@ -1,0 +1,226 @@
+//! Applying events to one projection's rows: a batch, its position and a failure, in one transaction.
+//!
+//! The batch is written only from the position it starts at, so whoever else moved the projection
+//! meanwhile (a rebuild's swap, a second process on the same file) is never overwritten.
+
+use crate::change::{Change, int};
+use crate::projection::Projection;
+use crate::row::Columns;
+use devmind_domain::event::{AggregateType, DecodeError, RecordedEvent};
+use serde::Serialize;
+use sqlx::{Connection, SqliteConnection, SqlitePool};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Characters of a recorded reason, at most.
+const MAX_REASON_CHARS: usize = 500;
+
+/// Why a projection stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The event it failed on.
+    pub position: u64,
+    /// What happened.
+    pub reason: String,
+}
+
+/// How far a projection has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// The last event it has applied.
+    pub position: u64,
+    /// The event it stopped at.
+    pub failed: Option<Failure>,
+    /// Events of unknown types that it passed.
+    pub skipped_unknown: u64,
+}
+
+/// What became of a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// The projection stands here now, failed or not.
+    Now(Progress),
+    /// Nothing was written: somebody else had moved it here.
+    Moved(Progress),
+    /// Nothing was written: another version of the projection owns the rows.
+    Superseded {
+        /// That version.
+        version: u32,
+    },
+}
+
+/// What one event means to a projection.
+enum Step {
+    Pass,
+    Unknown,
+    Write(Vec<Change>),
+}
+
+/// Applies events that follow on `from`, up to the first one that fails.
+///
+/// # Errors
+/// When the database fails; an event's own failure is not an error but a recorded [`Failure`].
+pub(crate) async fn apply(
+    pool: &SqlitePool,
+    projection: &dyn Projection,
+    from: u64,
+    events: &[Arc<RecordedEvent>],
+) -> Result<Applied, sqlx::Error> {
+    let (mut steps, mut failure) = plan(projection, events);
+    let mut connection = pool.acquire().await?;
+    loop {
+        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+        let (version, stored) = stored(&mut transaction, projection.name()).await?;
+        if version != projection.version() {
+            return Ok(Applied::Superseded { version });
+        }
+        if stored.position != from {
+            return Ok(Applied::Moved(stored));
+        }
+        if let Some((index, reason)) = write(&mut transaction, &steps).await? {
+            // Once more without it: the events before it are applied, of itself nothing is left.
+            transaction.rollback().await?;
+            failure = Some((index, reason));
+            steps.truncate(index);
+            continue;
+        }
+        let unknown = steps.iter().filter(|step| matches!(step, Step::Unknown)).count() as u64;
+        let last = steps.len().checked_sub(1).and_then(|last| events.get(last));
+        let now = Progress {
+            position: last.map_or(from, |event| event.position),
+            failed: failure.as_ref().and_then(|(index, reason)| {
+                let position = events.get(*index)?.position;
+                Some(Failure { position, reason: reason.chars().take(MAX_REASON_CHARS).collect() })
+            }),
+            skipped_unknown: stored.skipped_unknown + unknown,
+        };
+        save(&mut transaction, projection, &now, last.map(|event| hex::encode(event.leaf_hash))).await?;
+        transaction.commit().await?;
+        return Ok(Applied::Now(now));
+    }
+}
+
+/// Runs the pure function over all events, up to the first that fails.
+fn plan(projection: &dyn Projection, events: &[Arc<RecordedEvent>]) -> (Vec<Step>, Option<(usize, String)>) {
+    let mut steps = Vec::with_capacity(events.len());
+    for (index, event) in events.iter().enumerate() {
+        match step(projection, event) {
+            Ok(step) => steps.push(step),
+            Err(reason) => return (steps, Some((index, reason))),
+        }
+    }
+    (steps, None)
+}
+
+fn step(projection: &dyn Projection, event: &RecordedEvent) -> Result<Step, String> {
+    let kind = AggregateType::ALL.into_iter().find(|kind| kind.as_str() == event.stream.aggregate_type);
+    if kind.is_some_and(|kind| !projection.reads().contains(&kind)) {
+        return Ok(Step::Pass);
+    }
+    match event.decode() {
+        // The function has no state that a panic could leave half changed.
+        Ok(decoded) => match catch_unwind(AssertUnwindSafe(|| projection.changes(event, &decoded))) {
+            Ok(changes) => Ok(Step::Write(changes)),
+            Err(panic) => Err(format!("panicked: {}", panic_text(panic.as_ref()))),
+        },
+        Err(DecodeError::UnknownType { .. }) => Ok(Step::Unknown),
+        Err(error @ DecodeError::Payload { .. }) => Err(error.to_string()),
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}
+
+/// The first event whose changes the database refused, with its reason.
+async fn write(connection: &mut SqliteConnection, steps: &[Step]) -> Result<Option<(usize, String)>, sqlx::Error> {
+    for (index, step) in steps.iter().enumerate() {
+        let changes = match step {
+            Step::Write(changes) => changes,
+            Step::Pass | Step::Unknown => continue,
+        };
+        for change in changes {
+            match change.query().execute(&mut *connection).await {
+                Ok(_) => {}
+                Err(error) if is_the_events_fault(&error) => return Ok(Some((index, error.to_string()))),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// A statement that can never succeed, as opposed to a disk that is full or a file that is locked.
+fn is_the_events_fault(error: &sqlx::Error) -> bool {
+    const ERROR: u32 = 1;
+    const TOOBIG: u32 = 18;
+    const CONSTRAINT: u32 = 19;
+    const MISMATCH: u32 = 20;
+    const RANGE: u32 = 25;
+    match error {
+        sqlx::Error::Database(_) => {
+            result_code(error).is_some_and(|code| [ERROR, TOOBIG, CONSTRAINT, MISMATCH, RANGE].contains(&code))
+        }
+        sqlx::Error::Encode(_) => true,
+        _ => false,
+    }
+}
+
+/// SQLite's primary result code.
+pub(crate) fn result_code(error: &sqlx::Error) -> Option<u32> {
+    let code = error.as_database_error()?.code()?;
+    code.parse::<u32>().ok().map(|extended| extended & 0xff)
+}
+
+/// A projection's version and progress as stored.
+pub(crate) async fn stored(connection: &mut SqliteConnection, name: &str) -> Result<(u32, Progress), sqlx::Error> {
+    let row = sqlx::query("SELECT * FROM projection_position WHERE name = $1").bind(name).fetch_one(connection).await?;
+    let row = Columns(&row);
+    let failed = match row.maybe_count("failed_position")? {
+        Some(position) => Some(Failure { position, reason: row.maybe_text("failed_reason")?.unwrap_or_default() }),
+        None => None,
+    };
+    let progress =
+        Progress { position: row.count("position")?, failed, skipped_unknown: row.count("skipped_unknown")? };
+    Ok((row.small("version")?, progress))
+}
+
+async fn save(
+    connection: &mut SqliteConnection,
+    projection: &dyn Projection,
+    now: &Progress,
+    leaf_hash: Option<String>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "UPDATE projection_position SET position = $2, leaf_hash = COALESCE($3, leaf_hash), failed_position = $4, \
+         failed_reason = $5, skipped_unknown = $6 WHERE name = $1",
+    )
+    .bind(projection.name())
+    .bind(int(now.position))
+    .bind(leaf_hash)
+    .bind(now.failed.as_ref().map(|failure| int(failure.position)))
+    .bind(now.failed.as_ref().map(|failure| failure.reason.as_str()))
+    .bind(int(now.skipped_unknown))
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Empties a projection: it begins again before the first event.
+pub(crate) async fn reset(connection: &mut SqliteConnection, projection: &dyn Projection) -> Result<(), sqlx::Error> {
+    for table in projection.tables() {
+        // Table names are the projection's own static text.
+        sqlx::query(&format!("DELETE FROM {table}")).execute(&mut *connection).await?;
+    }
+    sqlx::query(
+        "INSERT INTO projection_position (name, version, position, skipped_unknown) VALUES ($1, $2, 0, 0) \
+         ON CONFLICT (name) DO UPDATE SET version = excluded.version, position = 0, leaf_hash = NULL, \
+         failed_position = NULL, failed_reason = NULL, skipped_unknown = 0",
+    )
+    .bind(projection.name())
+    .bind(projection.version())
+    .execute(connection)
+    .await?;
+    Ok(())
+}

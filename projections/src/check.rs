@@ -1,0 +1,161 @@
+//! Proving that the live rows are what the log says: rebuilds them in a temporary file and compares row by row.
+//!
+//! Writes nothing to the live file; a server may keep it meanwhile.
+
+use crate::apply::stored;
+use crate::compare::{TableCheck, compare};
+use crate::error::ViewError;
+use crate::projection::Projection;
+use crate::rebuild::{Beside, Counter, fill, millis, named, rate};
+use crate::registry::PROJECTIONS;
+use crate::store::Projections;
+use devmind_ledger::LedgerReader;
+use serde::Serialize;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection, SqliteConnection};
+use std::fmt;
+use std::path::Path;
+use std::time::Instant;
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Each projection's finding.
+    pub projections: Vec<ProjectionCheck>,
+    /// Events read, once for every projection.
+    pub events: u64,
+    /// How long it took (milliseconds).
+    pub elapsed_ms: u64,
+}
+
+/// What a check found of one projection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProjectionCheck {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: u32,
+    /// The position at which live and rebuilt were compared.
+    pub position: u64,
+    /// Each table's finding.
+    pub tables: Vec<TableCheck>,
+}
+
+impl CheckReport {
+    /// Whether every live row equals its rebuilt one, and none is missing or too many.
+    pub fn is_equal(&self) -> bool {
+        self.projections.iter().all(ProjectionCheck::is_equal)
+    }
+
+    /// Events in a second.
+    pub fn events_per_second(&self) -> u64 {
+        rate(self.events, self.elapsed_ms)
+    }
+}
+
+impl ProjectionCheck {
+    /// Whether all tables are equal.
+    pub fn is_equal(&self) -> bool {
+        self.tables.iter().all(|table| table.differences == 0)
+    }
+}
+
+impl fmt::Display for CheckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for projection in &self.projections {
+            let verdict = if projection.is_equal() { "equal" } else { "DIFFERENT" };
+            writeln!(f, "{} v{} at {}: {verdict}", projection.name, projection.version, projection.position)?;
+            for table in &projection.tables {
+                write!(f, "{table}")?;
+            }
+        }
+        write!(f, "{} events in {} ms ({} events/s)", self.events, self.elapsed_ms, self.events_per_second())
+    }
+}
+
+/// Checks every projection of a views' file. `progress` is told (events read, events to read).
+///
+/// # Errors
+/// When log or file cannot be used, a projection fails on an event, or the live rows were made by
+/// another version of the program.
+pub async fn check(
+    views: &Path,
+    ledger: &LedgerReader,
+    progress: impl FnMut(u64, u64) + Send,
+) -> Result<CheckReport, ViewError> {
+    check_these(views, ledger, PROJECTIONS.to_vec(), progress).await
+}
+
+/// Checks one projection.
+///
+/// # Errors
+/// As [`check`]; [`ViewError::UnknownProjection`].
+pub async fn check_one(
+    views: &Path,
+    ledger: &LedgerReader,
+    projection: &str,
+    progress: impl FnMut(u64, u64) + Send,
+) -> Result<CheckReport, ViewError> {
+    check_these(views, ledger, vec![named(projection)?], progress).await
+}
+
+async fn check_these(
+    views: &Path,
+    ledger: &LedgerReader,
+    projections: Projections,
+    progress: impl FnMut(u64, u64) + Send,
+) -> Result<CheckReport, ViewError> {
+    let begun = Instant::now();
+    let options = SqliteConnectOptions::new().filename(views).read_only(true);
+    let mut live = SqliteConnection::connect_with(&options).await?;
+    let beside = Beside::new(views, &projections).await?;
+    beside.attach(&mut live).await?;
+    let mut total = 0;
+    for projection in &projections {
+        total += live_position(&mut live, *projection).await?;
+    }
+    let mut counter = Counter::new(total, progress);
+    let mut report = CheckReport { projections: Vec::new(), events: 0, elapsed_ms: 0 };
+    for projection in &projections {
+        report.projections.push(check_projection(&mut live, &beside, ledger, *projection, &mut counter).await?);
+    }
+    live.close().await?;
+    report.events = counter.done;
+    report.elapsed_ms = millis(begun.elapsed());
+    Ok(report)
+}
+
+async fn check_projection<F: FnMut(u64, u64) + Send>(
+    live: &mut SqliteConnection,
+    beside: &Beside,
+    ledger: &LedgerReader,
+    projection: &dyn Projection,
+    counter: &mut Counter<F>,
+) -> Result<ProjectionCheck, ViewError> {
+    // Most of the work first. Only then are the live rows held still: a long read transaction would
+    // keep the live file's write-ahead log growing.
+    let target = live_position(live, projection).await?;
+    let built = fill(&beside.store, projection, ledger, 0, target, &mut |events| counter.add(events)).await?;
+    let mut still = live.begin().await?;
+    let position = live_position(&mut still, projection).await?;
+    let built = fill(&beside.store, projection, ledger, built, position, &mut |events| counter.add(events)).await?;
+    if built != position {
+        let reason = format!("it stands at {position}, the log leads to {built}");
+        return Err(ViewError::Contended { projection: projection.name(), reason });
+    }
+    let mut tables = Vec::new();
+    for table in projection.tables() {
+        tables.push(compare(&mut still, table).await?);
+    }
+    still.commit().await?;
+    Ok(ProjectionCheck { name: projection.name().to_owned(), version: projection.version(), position, tables })
+}
+
+async fn live_position(live: &mut SqliteConnection, projection: &dyn Projection) -> Result<u64, ViewError> {
+    let (version, progress) = stored(live, projection.name()).await?;
+    if version != projection.version() {
+        let reason = format!("its rows are of version {version}, this program has {}", projection.version());
+        return Err(ViewError::NotReady { projection: projection.name(), reason });
+    }
+    Ok(progress.position)
+}

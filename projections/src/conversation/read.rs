@@ -1,0 +1,240 @@
+//! Reading the conversation view.
+
+use super::rows::*;
+use crate::error::ViewError;
+use crate::row::Columns;
+use crate::views::Views;
+use devmind_domain::agent::{HistoryTurn, TurnEnd};
+use devmind_domain::ids::*;
+use devmind_domain::limits::MAX_LISTED_CONVERSATIONS;
+use sqlx::sqlite::SqliteRow;
+use std::collections::HashMap;
+
+/// Turns in one answer, at most: the newest.
+pub const MAX_LISTED_TURNS: u32 = 500;
+/// Runs of one server process in one answer, at most: the oldest.
+pub const MAX_LISTED_RUNS: u32 = 1_000;
+
+/// The columns of a [`RunRow`].
+const RUN: &str = "SELECT r.run_id, r.conversation_id, r.turn_id, t.sequence_no, c.user_id, r.graph_thread_id, r.kind, \
+     r.status, r.device_id, r.user_message_id, m.content, c.title, r.node_id, r.epoch FROM runs r \
+     JOIN turns t ON t.turn_id = r.turn_id JOIN conversations c ON c.conversation_id = r.conversation_id \
+     JOIN messages m ON m.message_id = r.user_message_id";
+
+impl Views {
+    /// A user's conversations that are not deleted, newest by last turn, at most [`MAX_LISTED_CONVERSATIONS`].
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn conversations(&self, user: &UserId) -> Result<Vec<ConversationRow>, ViewError> {
+        let rows = sqlx::query(
+            "SELECT c.conversation_id, c.title, c.created_at, c.updated_at, t.status FROM conversations c \
+             LEFT JOIN turns t ON t.turn_id = c.latest_turn_id WHERE c.user_id = $1 AND c.deleted = FALSE \
+             ORDER BY c.updated_at DESC, c.conversation_id DESC LIMIT $2",
+        )
+        .bind(user.as_str())
+        .bind(MAX_LISTED_CONVERSATIONS)
+        .fetch_all(self.read_pool())
+        .await?;
+        rows.iter()
+            .map(|row| {
+                let row = Columns(row);
+                Ok(ConversationRow {
+                    id: row.text("conversation_id")?,
+                    title: row.text("title")?,
+                    created_at: row.moment("created_at")?,
+                    updated_at: row.moment("updated_at")?,
+                    latest_turn_status: row.maybe_text("status")?,
+                })
+            })
+            .collect()
+    }
+
+    /// Who owns a conversation; nothing for one that does not exist or was deleted.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn conversation_owner(&self, id: &ConversationId) -> Result<Option<UserId>, ViewError> {
+        let owner: Option<String> =
+            sqlx::query_scalar("SELECT user_id FROM conversations WHERE conversation_id = $1 AND deleted = FALSE")
+                .bind(id.as_str())
+                .fetch_optional(self.read_pool())
+                .await?;
+        Ok(owner.map(UserId))
+    }
+
+    /// A conversation's turns in order, at most the newest [`MAX_LISTED_TURNS`]. Ownership is the caller's to check.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn turns(&self, conversation: &ConversationId) -> Result<Vec<TurnRow>, ViewError> {
+        // One transaction: turns, approvals and calls as they stood at one moment.
+        let mut at_once = self.read_pool().begin().await?;
+        let turns = sqlx::query(
+            "SELECT t.turn_id, t.sequence_no, t.status, t.question, t.answer, t.partial, t.error_code, t.error_message, \
+             t.active_run_id, r.kind AS run_kind, r.status AS run_status, t.turn_id = c.latest_turn_id AS is_latest \
+             FROM turns t JOIN conversations c ON c.conversation_id = t.conversation_id \
+             LEFT JOIN runs r ON r.run_id = t.active_run_id \
+             WHERE t.conversation_id = $1 AND c.deleted = FALSE ORDER BY t.sequence_no DESC LIMIT $2",
+        )
+        .bind(conversation.as_str())
+        .bind(MAX_LISTED_TURNS)
+        .fetch_all(&mut *at_once)
+        .await?;
+        let approvals = sqlx::query(
+            "SELECT turn_id, interrupt_id, tool, arguments, message, expires_at FROM interrupts \
+             WHERE conversation_id = $1 AND status = 'open' ORDER BY raised_position, interrupt_id",
+        )
+        .bind(conversation.as_str())
+        .fetch_all(&mut *at_once)
+        .await?;
+        let calls = sqlx::query(
+            "SELECT turn_id, tool_call_id, tool, status, error_code, summary FROM tool_calls \
+             WHERE conversation_id = $1 ORDER BY requested_position, tool_call_id",
+        )
+        .bind(conversation.as_str())
+        .fetch_all(&mut *at_once)
+        .await?;
+        at_once.commit().await?;
+
+        let mut approvals = by_turn(&approvals, approval)?;
+        let mut calls = by_turn(&calls, turn_tool_call)?;
+        turns
+            .iter()
+            .rev()
+            .map(|row| {
+                let row = Columns(row);
+                let id: TurnId = row.text("turn_id")?;
+                let status: String = row.text("status")?;
+                let is_latest = row.truth("is_latest")?;
+                let run: Option<RunId> = row.maybe_text("active_run_id")?;
+                Ok(TurnRow {
+                    sequence_no: row.small("sequence_no")?,
+                    question: row.text("question")?,
+                    answer: row.maybe_text("answer")?,
+                    partial: row.truth("partial")?,
+                    error_code: row.maybe_text("error_code")?,
+                    error_message: row.maybe_text("error_message")?,
+                    pending_approvals: approvals.remove(&id).unwrap_or_default(),
+                    tool_calls: calls.remove(&id).unwrap_or_default(),
+                    is_latest,
+                    can_rerun: is_latest && status != "running",
+                    active_run: match run {
+                        Some(run_id) => {
+                            Some(ActiveRunRow { run_id, kind: row.text("run_kind")?, status: row.text("run_status")? })
+                        }
+                        None => None,
+                    },
+                    id,
+                    status,
+                })
+            })
+            .collect()
+    }
+
+    /// A run with what is needed to execute it.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn find_run(&self, run: &RunId) -> Result<Option<RunRow>, ViewError> {
+        let sql = format!("{RUN} WHERE r.run_id = $1");
+        let row = sqlx::query(&sql).bind(run.as_str()).fetch_optional(self.read_pool()).await?;
+        row.as_ref().map(run_row).transpose()
+    }
+
+    /// The runs that a server process has claimed and not ended, oldest first, at most [`MAX_LISTED_RUNS`].
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn runs_running_on(&self, node: &NodeId) -> Result<Vec<RunRow>, ViewError> {
+        let sql =
+            format!("{RUN} WHERE r.node_id = $1 AND r.status = 'running' ORDER BY r.claimed_at, r.run_id LIMIT $2");
+        let rows = sqlx::query(&sql).bind(node.as_str()).bind(MAX_LISTED_RUNS).fetch_all(self.read_pool()).await?;
+        rows.iter().map(run_row).collect()
+    }
+
+    /// The last `turns` ended turns before one, oldest first: what the model is told of the conversation.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn history(
+        &self,
+        conversation: &ConversationId,
+        before_sequence_no: u32,
+        turns: u32,
+    ) -> Result<Vec<HistoryTurn>, ViewError> {
+        let rows = sqlx::query(
+            "SELECT question, answer, status FROM turns WHERE conversation_id = $1 AND sequence_no < $2 \
+             AND status IN ('completed', 'cancelled', 'failed') ORDER BY sequence_no DESC LIMIT $3",
+        )
+        .bind(conversation.as_str())
+        .bind(before_sequence_no)
+        .bind(turns.min(MAX_LISTED_TURNS))
+        .fetch_all(self.read_pool())
+        .await?;
+        rows.iter()
+            .rev()
+            .map(|row| {
+                let row = Columns(row);
+                let end = match row.text::<String>("status")?.as_str() {
+                    "completed" => TurnEnd::Completed,
+                    "cancelled" => TurnEnd::Cancelled,
+                    _ => TurnEnd::Failed,
+                };
+                Ok(HistoryTurn { question: row.text("question")?, answer: row.maybe_text("answer")?, end })
+            })
+            .collect()
+    }
+}
+
+fn by_turn<T>(
+    rows: &[SqliteRow],
+    read: fn(&Columns<'_>) -> Result<T, sqlx::Error>,
+) -> Result<HashMap<TurnId, Vec<T>>, sqlx::Error> {
+    let mut turns: HashMap<TurnId, Vec<T>> = HashMap::new();
+    for row in rows {
+        let row = Columns(row);
+        turns.entry(row.text("turn_id")?).or_default().push(read(&row)?);
+    }
+    Ok(turns)
+}
+
+fn approval(row: &Columns<'_>) -> Result<PendingApproval, sqlx::Error> {
+    Ok(PendingApproval {
+        interrupt_id: row.text("interrupt_id")?,
+        tool: row.text("tool")?,
+        arguments: row.json("arguments")?,
+        message: row.text("message")?,
+        expires_at: row.maybe_moment("expires_at")?,
+    })
+}
+
+fn turn_tool_call(row: &Columns<'_>) -> Result<TurnToolCall, sqlx::Error> {
+    Ok(TurnToolCall {
+        tool_call_id: row.text("tool_call_id")?,
+        tool: row.text("tool")?,
+        status: row.text("status")?,
+        error_code: row.maybe_text("error_code")?,
+        summary: row.text("summary")?,
+    })
+}
+
+fn run_row(row: &SqliteRow) -> Result<RunRow, ViewError> {
+    let row = Columns(row);
+    Ok(RunRow {
+        run_id: row.text("run_id")?,
+        conversation_id: row.text("conversation_id")?,
+        turn_id: row.text("turn_id")?,
+        sequence_no: row.small("sequence_no")?,
+        user_id: row.text("user_id")?,
+        graph_thread_id: row.text("graph_thread_id")?,
+        kind: row.text("kind")?,
+        status: row.text("status")?,
+        device_id: row.maybe_text("device_id")?,
+        user_message_id: row.text("user_message_id")?,
+        content: row.text("content")?,
+        title: row.text("title")?,
+        node_id: row.maybe_text("node_id")?,
+        epoch: row.maybe_count("epoch")?,
+    })
+}

@@ -1,0 +1,221 @@
+//! Building rows from the log beside the live ones, and swapping them in while a server may keep serving.
+//!
+//! The swap is one transaction. A runner that keeps the same file notices at its next batch: its
+//! position is no longer the stored one, and it goes on from there.
+
+use crate::apply::{Applied, apply, reset, stored};
+use crate::error::ViewError;
+use crate::projection::Projection;
+use crate::registry::PROJECTIONS;
+use crate::store::{Projections, Store};
+use devmind_ledger::LedgerReader;
+use serde::Serialize;
+use sqlx::{Connection, SqliteConnection};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Events read at once.
+const PAGE: u32 = 500;
+/// A live projection that moves on is caught up with this often before the rebuild gives up.
+const MAX_CATCH_UPS: u32 = 100;
+
+/// What a rebuild did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RebuildReport {
+    /// Each projection with the position its rows now stand at.
+    pub projections: Vec<(String, u64)>,
+    /// Events read, once for every projection.
+    pub events: u64,
+    /// How long it took (milliseconds).
+    pub elapsed_ms: u64,
+}
+
+impl RebuildReport {
+    /// Events in a second.
+    pub fn events_per_second(&self) -> u64 {
+        rate(self.events, self.elapsed_ms)
+    }
+}
+
+/// Rebuilds every projection of a views' file from the log. `progress` is told (events read, events to read).
+///
+/// # Errors
+/// When log or file cannot be used, or a projection fails on an event; the live rows are as before then.
+pub async fn rebuild(
+    views: &Path,
+    ledger: &LedgerReader,
+    progress: impl FnMut(u64, u64) + Send,
+) -> Result<RebuildReport, ViewError> {
+    rebuild_these(views, ledger, PROJECTIONS.to_vec(), progress).await
+}
+
+/// Rebuilds one projection.
+///
+/// # Errors
+/// As [`rebuild`]; [`ViewError::UnknownProjection`].
+pub async fn rebuild_one(
+    views: &Path,
+    ledger: &LedgerReader,
+    projection: &str,
+    progress: impl FnMut(u64, u64) + Send,
+) -> Result<RebuildReport, ViewError> {
+    rebuild_these(views, ledger, vec![named(projection)?], progress).await
+}
+
+pub(crate) async fn rebuild_these(
+    views: &Path,
+    ledger: &LedgerReader,
+    projections: Projections,
+    progress: impl FnMut(u64, u64) + Send,
+) -> Result<RebuildReport, ViewError> {
+    let begun = Instant::now();
+    // Makes the file where it is missing, and replaces one that is damaged.
+    let live = Store::open(views, ledger, &projections).await?;
+    let beside = Beside::new(views, &projections).await?;
+    let head = ledger.head().await?.position;
+    let mut counter = Counter::new(head * projections.len() as u64, progress);
+    for projection in &projections {
+        fill(&beside.store, *projection, ledger, 0, head, &mut |events| counter.add(events)).await?;
+    }
+    let mut connection = live.write.acquire().await?;
+    beside.attach(&mut connection).await?;
+    let mut done = Vec::new();
+    for projection in &projections {
+        let position = swap(&mut connection, &beside.store, ledger, *projection).await?;
+        done.push((projection.name().to_owned(), position));
+    }
+    // The connection is not given back: it still has the other file.
+    connection.close().await?;
+    live.close().await;
+    Ok(RebuildReport { projections: done, events: counter.done, elapsed_ms: millis(begun.elapsed()) })
+}
+
+/// Puts the rebuilt rows in the place of the live ones, never behind where those stand.
+async fn swap(
+    connection: &mut SqliteConnection,
+    rebuilt: &Store,
+    ledger: &LedgerReader,
+    projection: &dyn Projection,
+) -> Result<u64, ViewError> {
+    for _ in 0..MAX_CATCH_UPS {
+        let (_, beside) = stored(&mut *rebuilt.write.acquire().await?, projection.name()).await?;
+        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+        let (_, live) = stored(&mut transaction, projection.name()).await?;
+        if live.position > beside.position {
+            transaction.rollback().await?;
+            fill(rebuilt, projection, ledger, beside.position, live.position, &mut |_| {}).await?;
+            continue;
+        }
+        reset(&mut transaction, projection).await?;
+        for table in projection.tables() {
+            let copy = format!("INSERT INTO main.{table} SELECT * FROM rebuilt.{table}");
+            sqlx::query(&copy).execute(&mut *transaction).await?;
+        }
+        sqlx::query(
+            "UPDATE main.projection_position SET (position, leaf_hash, skipped_unknown) = (SELECT r.position, \
+             r.leaf_hash, r.skipped_unknown FROM rebuilt.projection_position r WHERE r.name = $1) WHERE name = $1",
+        )
+        .bind(projection.name())
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        return Ok(beside.position);
+    }
+    let reason = format!("it was always ahead after {MAX_CATCH_UPS} catch-ups");
+    Err(ViewError::Contended { projection: projection.name(), reason })
+}
+
+/// Applies the log to a store that nobody else writes, from one position up to another or the log's end.
+/// Answers where it stands then; `count` is told the events of every page.
+pub(crate) async fn fill(
+    store: &Store,
+    projection: &dyn Projection,
+    ledger: &LedgerReader,
+    from: u64,
+    to: u64,
+    count: &mut (dyn FnMut(u64) + Send),
+) -> Result<u64, ViewError> {
+    let mut position = from;
+    while position < to {
+        let mut events = ledger.read(position, PAGE).await?;
+        events.retain(|event| event.position <= to);
+        if events.is_empty() {
+            break;
+        }
+        position = match apply(&store.write, projection, position, &events).await? {
+            Applied::Now(now) => match now.failed {
+                None => now.position,
+                Some(failure) => {
+                    return Err(ViewError::Failed {
+                        projection: projection.name(),
+                        position: failure.position,
+                        reason: failure.reason,
+                    });
+                }
+            },
+            Applied::Moved(_) | Applied::Superseded { .. } => {
+                let reason = "its temporary rows were changed by somebody else".to_owned();
+                return Err(ViewError::Contended { projection: projection.name(), reason });
+            }
+        };
+        count(events.len() as u64);
+    }
+    Ok(position)
+}
+
+/// A store in a temporary folder beside the live file, so on the same disk; removed when dropped.
+pub(crate) struct Beside {
+    pub store: Store,
+    folder: TempDir,
+}
+
+impl Beside {
+    pub async fn new(views: &Path, projections: &Projections) -> Result<Self, ViewError> {
+        let parent = views.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = tempfile::Builder::new().prefix("views-rebuild-").tempdir_in(parent)?;
+        let store = Store::temporary(&folder.path().join("views.sqlite"), projections).await?;
+        Ok(Self { store, folder })
+    }
+
+    /// Makes the store's tables visible as `rebuilt.…`.
+    pub async fn attach(&self, connection: &mut SqliteConnection) -> Result<(), ViewError> {
+        let file = self.folder.path().join("views.sqlite");
+        sqlx::query("ATTACH DATABASE $1 AS rebuilt").bind(file.to_string_lossy()).execute(connection).await?;
+        Ok(())
+    }
+}
+
+/// Tells how many of all events are done.
+pub(crate) struct Counter<F> {
+    pub done: u64,
+    total: u64,
+    progress: F,
+}
+
+impl<F: FnMut(u64, u64) + Send> Counter<F> {
+    pub fn new(total: u64, progress: F) -> Self {
+        Self { done: 0, total, progress }
+    }
+    pub fn add(&mut self, events: u64) {
+        self.done += events;
+        // The log may have grown meanwhile: more than all is never done.
+        self.total = self.total.max(self.done);
+        (self.progress)(self.done, self.total);
+    }
+}
+
+/// The projection of a name.
+pub(crate) fn named(name: &str) -> Result<&'static dyn Projection, ViewError> {
+    let found = PROJECTIONS.iter().find(|projection| projection.name() == name);
+    found.copied().ok_or_else(|| ViewError::unknown_projection(name))
+}
+
+pub(crate) fn millis(elapsed: Duration) -> u64 {
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Events in a second.
+pub(crate) fn rate(events: u64, elapsed_ms: u64) -> u64 {
+    events.saturating_mul(1_000) / elapsed_ms.max(1)
+}

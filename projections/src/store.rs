@@ -1,0 +1,251 @@
+//! The views' file: made, migrated, checked, and thrown away when it cannot be used.
+//!
+//! Views are disposable. A file that is damaged, newer than this program, or made from another log
+//! is set aside or emptied with a warning, and the runner fills it again from the log.
+
+use crate::apply::{reset, result_code};
+use crate::error::ViewError;
+use crate::projection::Projection;
+use crate::row::Columns;
+use devmind_ledger::LedgerReader;
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{SqliteConnection, SqlitePool};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite/views");
+
+/// Connections that read at once, at most.
+const READERS: u32 = 4;
+/// A statement waits this long for another process's transaction (milliseconds).
+const BUSY_MS: u64 = 5_000;
+/// Larger files are not read through at the start: it would take longer than it is worth.
+const MAX_CHECKED_BYTES: u64 = 256 << 20;
+
+/// The projections of a store.
+pub(crate) type Projections = Vec<&'static dyn Projection>;
+
+/// An open views' file.
+#[derive(Clone)]
+pub(crate) struct Store {
+    /// One connection: writers of one process queue here rather than at the file's lock.
+    pub write: SqlitePool,
+    /// Connections that cannot write.
+    pub read: SqlitePool,
+}
+
+impl Store {
+    /// Opens the file; makes it where it is missing, replaces it where it is of no use.
+    pub async fn open(file: &Path, ledger: &LedgerReader, projections: &Projections) -> Result<Self, ViewError> {
+        if let Some(folder) = file.parent() {
+            tokio::fs::create_dir_all(folder).await?;
+        }
+        // Two processes that start at once must not both create, migrate or replace the file.
+        let _lock = lock(file).await?;
+        let write = match connect(file).await {
+            Ok(write) => write,
+            Err(error) if is_of_no_use(&error) => {
+                let aside = set_aside(file).await?;
+                tracing::warn!(
+                    error = %error, file = %file.display(), aside = %aside.display(),
+                    "the views' file cannot be used; it was set aside and is being rebuilt from the log"
+                );
+                connect(file).await?
+            }
+            Err(error) => return Err(error),
+        };
+        settle(&write, ledger, projections).await?;
+        let read = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .connect_with(options(file).create_if_missing(false).read_only(true))
+            .await?;
+        Ok(Self { write, read })
+    }
+
+    /// An empty store in memory, gone when it is dropped.
+    pub async fn in_memory(projections: &Projections) -> Result<Self, ViewError> {
+        // One connection that is never replaced: another one would be another, empty database.
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            .idle_timeout(None)
+            .max_lifetime(None)
+            .connect_with(SqliteConnectOptions::new().in_memory(true))
+            .await?;
+        Self::scratch(pool, projections).await
+    }
+
+    /// An empty store in a new file that nobody needs after a crash.
+    pub async fn temporary(file: &Path, projections: &Projections) -> Result<Self, ViewError> {
+        let options = SqliteConnectOptions::new()
+            .filename(file)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Memory)
+            .synchronous(SqliteSynchronous::Off)
+            .busy_timeout(Duration::from_millis(BUSY_MS));
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
+        Self::scratch(pool, projections).await
+    }
+
+    async fn scratch(pool: SqlitePool, projections: &Projections) -> Result<Self, ViewError> {
+        MIGRATIONS.run(&pool).await?;
+        let mut connection = pool.acquire().await?;
+        for projection in projections {
+            reset(&mut connection, *projection).await?;
+        }
+        drop(connection);
+        Ok(Self { write: pool.clone(), read: pool })
+    }
+
+    /// Closes all connections; the last one folds the write-ahead log into the file.
+    pub async fn close(&self) {
+        self.read.close().await;
+        self.write.close().await;
+    }
+}
+
+fn options(file: &Path) -> SqliteConnectOptions {
+    // NORMAL: after a power cut the last transactions may be missing, never half there. The
+    // position is missing with them, so the runner goes on from where the rows are.
+    SqliteConnectOptions::new()
+        .filename(file)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Normal)
+        .busy_timeout(Duration::from_millis(BUSY_MS))
+}
+
+/// Holds `<file>.lock` until dropped; the operating system frees it when the process dies.
+async fn lock(file: &Path) -> Result<File, ViewError> {
+    let path = beside(file, ".lock");
+    let locked = tokio::task::spawn_blocking(move || {
+        let handle = File::options().create(true).truncate(false).write(true).open(path)?;
+        handle.lock()?;
+        Ok::<_, std::io::Error>(handle)
+    });
+    Ok(locked.await.map_err(std::io::Error::other)??)
+}
+
+async fn connect(file: &Path) -> Result<SqlitePool, ViewError> {
+    let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options(file)).await?;
+    match prepare(&pool, file).await {
+        Ok(()) => Ok(pool),
+        Err(error) => {
+            pool.close().await;
+            Err(error)
+        }
+    }
+}
+
+async fn prepare(pool: &SqlitePool, file: &Path) -> Result<(), ViewError> {
+    if tokio::fs::metadata(file).await?.len() <= MAX_CHECKED_BYTES {
+        let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(pool).await?;
+        if verdict != "ok" {
+            return Err(ViewError::Damaged { finding: verdict });
+        }
+    }
+    MIGRATIONS.run(pool).await?;
+    Ok(())
+}
+
+/// Whether another file would do better. A full disk or a lock would fail there, too.
+fn is_of_no_use(error: &ViewError) -> bool {
+    const ERROR: u32 = 1;
+    const CORRUPT: u32 = 11;
+    const NOTADB: u32 = 26;
+    let of_no_use = |error: &sqlx::Error| {
+        result_code(error)
+            .map_or(matches!(error, sqlx::Error::ColumnDecode { .. }), |code| [ERROR, CORRUPT, NOTADB].contains(&code))
+    };
+    match error {
+        ViewError::Damaged { .. } => true,
+        ViewError::Storage(error) => of_no_use(error),
+        ViewError::Migrate(sqlx::migrate::MigrateError::Execute(error)) => of_no_use(error),
+        ViewError::Migrate(sqlx::migrate::MigrateError::ExecuteMigration(error, _)) => of_no_use(error),
+        // Made by a newer program, or half migrated.
+        ViewError::Migrate(_) => true,
+        _ => false,
+    }
+}
+
+/// Moves the file away, over the one that was set aside before; its journal belongs to it and goes.
+async fn set_aside(file: &Path) -> Result<PathBuf, ViewError> {
+    let aside = beside(file, ".set-aside");
+    tokio::fs::rename(file, &aside).await?;
+    for suffix in ["-wal", "-shm"] {
+        match tokio::fs::remove_file(beside(file, suffix)).await {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(aside)
+}
+
+pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Empties every projection whose rows were not made by this version from this very log.
+async fn settle(pool: &SqlitePool, ledger: &LedgerReader, projections: &Projections) -> Result<(), ViewError> {
+    let head = ledger.head().await?.position;
+    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let origin: Option<String> =
+        sqlx::query_scalar("SELECT ledger_id FROM views_origin").fetch_optional(&mut *transaction).await?;
+    let same_log = origin.as_deref() == Some(ledger.ledger_id());
+    sqlx::query(
+        "INSERT INTO views_origin (only_row, ledger_id) VALUES (1, $1) \
+         ON CONFLICT (only_row) DO UPDATE SET ledger_id = excluded.ledger_id",
+    )
+    .bind(ledger.ledger_id())
+    .execute(&mut *transaction)
+    .await?;
+    for projection in projections {
+        let reason = match unusable(&mut transaction, ledger, head, *projection).await? {
+            Some(reason) => Some(reason),
+            None if !same_log => Some("they were made from another log".to_owned()),
+            None => None,
+        };
+        if let Some(reason) = reason {
+            if origin.is_some() {
+                tracing::warn!(projection.name = projection.name(), reason, "the view is rebuilt from the log");
+            }
+            reset(&mut transaction, *projection).await?;
+        }
+    }
+    transaction.commit().await?;
+    Ok(())
+}
+
+/// Why a projection's rows cannot be continued.
+async fn unusable(
+    connection: &mut SqliteConnection,
+    ledger: &LedgerReader,
+    head: u64,
+    projection: &dyn Projection,
+) -> Result<Option<String>, ViewError> {
+    let row = sqlx::query("SELECT version, position, leaf_hash FROM projection_position WHERE name = $1")
+        .bind(projection.name())
+        .fetch_optional(connection)
+        .await?;
+    let Some(row) = row else {
+        return Ok(Some("there are none yet".to_owned()));
+    };
+    let row = Columns(&row);
+    let (version, position) = (row.small("version")?, row.count("position")?);
+    if version != projection.version() {
+        return Ok(Some(format!("they are of version {version}, this program has {}", projection.version())));
+    }
+    if position > head {
+        return Ok(Some(format!("they stand at {position}, the log ends at {head}")));
+    }
+    if position == 0 {
+        return Ok(None);
+    }
+    let event = ledger.read(position - 1, 1).await?;
+    let leaf = event.first().map(|event| hex::encode(event.leaf_hash));
+    let same = leaf == row.maybe_text("leaf_hash")?;
+    Ok((!same).then(|| format!("the log has another event at {position} than they were made from")))
+}

@@ -1,0 +1,182 @@
+//! The handle that everybody reads through: opening, waiting for one's own write, status.
+//!
+//! What each view answers stands beside its projection (`read.rs`).
+
+use crate::apply::{Failure, Progress, stored};
+use crate::error::ViewError;
+use crate::rebuild::fill;
+use crate::registry::PROJECTIONS;
+use crate::runner::{ProjectionRunner, Task};
+use crate::store::{Projections, Store};
+use devmind_ledger::LedgerReader;
+use serde::Serialize;
+use sqlx::SqlitePool;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+/// A reader waits this long for its own write, at most.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The views. A cheap handle; clones share their connections.
+#[derive(Clone)]
+pub struct Views {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    store: Store,
+    ledger: LedgerReader,
+    progress: Vec<(&'static str, watch::Receiver<Progress>)>,
+}
+
+/// How a projection stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProjectionStatus {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: u32,
+    /// The last event it has applied.
+    pub position: u64,
+    /// Events that it has not applied yet.
+    pub lag: u64,
+    /// The event it stopped at; it is tried again at the next start.
+    pub failed: Option<Failure>,
+    /// Events of unknown types that it passed.
+    pub skipped_unknown: u64,
+}
+
+impl Views {
+    /// Opens the views' file and prepares the runner that keeps it up to date. A missing file is
+    /// made; one that is damaged, of another version or of another log is made anew.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or the folder cannot be written.
+    pub async fn open(file: &Path, ledger: LedgerReader) -> Result<(Self, ProjectionRunner), ViewError> {
+        Self::open_with(file, ledger, PROJECTIONS.to_vec()).await
+    }
+
+    pub(crate) async fn open_with(
+        file: &Path,
+        ledger: LedgerReader,
+        projections: Projections,
+    ) -> Result<(Self, ProjectionRunner), ViewError> {
+        let store = Store::open(file, &ledger, &projections).await?;
+        let (mut progress, mut tasks) = (Vec::new(), Vec::new());
+        for projection in projections {
+            let (_, mut now) = stored(&mut *store.read.acquire().await?, projection.name()).await?;
+            // What failed in an earlier life is tried again: until then it is merely behind.
+            now.failed = None;
+            let (sender, receiver) = watch::channel(now);
+            progress.push((projection.name(), receiver));
+            tasks.push(Task { projection, progress: sender });
+        }
+        let runner = ProjectionRunner::new(store.clone(), ledger.clone(), tasks);
+        Ok((Self { inner: Arc::new(Inner { store, ledger, progress }) }, runner))
+    }
+
+    /// The views as they were when the log ended at `position`: built in memory from that prefix,
+    /// so nothing later leaks in and nothing is written. Takes time and memory in proportion to it.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or a projection fails on one of its events.
+    pub async fn at(ledger: &LedgerReader, position: u64) -> Result<Self, ViewError> {
+        let projections = PROJECTIONS.to_vec();
+        let store = Store::in_memory(&projections).await?;
+        let mut progress = Vec::new();
+        for projection in projections {
+            let position = fill(&store, projection, ledger, 0, position, &mut |_| {}).await?;
+            // The sender goes at once: a position that was not reached now never will be.
+            let (_, receiver) = watch::channel(Progress { position, ..Progress::default() });
+            progress.push((projection.name(), receiver));
+        }
+        Ok(Self { inner: Arc::new(Inner { store, ledger: ledger.clone(), progress }) })
+    }
+
+    /// Waits until every projection has applied `position`: whoever appended it then reads its own write.
+    ///
+    /// A failed projection does not hold the others up: they are waited for, then it is named.
+    ///
+    /// # Errors
+    /// [`ViewError::NotReady`] naming a projection that has failed before the position, that did not
+    /// reach it within five seconds, or whose runner has ended.
+    pub async fn wait_for(&self, position: u64) -> Result<(), ViewError> {
+        let deadline = Instant::now() + WAIT;
+        let mut outcome = Ok(());
+        for (name, progress) in &self.inner.progress {
+            outcome = outcome.and(reach(name, progress.clone(), position, deadline).await);
+        }
+        outcome
+    }
+
+    /// The same for one projection, for a reader that needs no other: `conversation`, `tool_call`, `device`.
+    ///
+    /// # Errors
+    /// As [`Self::wait_for`]; [`ViewError::UnknownProjection`].
+    pub async fn wait_for_one(&self, projection: &str, position: u64) -> Result<(), ViewError> {
+        let found = self.inner.progress.iter().find(|(name, _)| *name == projection);
+        let (name, progress) = found.ok_or_else(|| ViewError::unknown_projection(projection))?;
+        reach(name, progress.clone(), position, Instant::now() + WAIT).await
+    }
+
+    /// How every projection stands, as stored with its rows.
+    ///
+    /// # Errors
+    /// When views or log cannot be read.
+    pub async fn status(&self) -> Result<Vec<ProjectionStatus>, ViewError> {
+        let mut connection = self.inner.store.read.acquire().await?;
+        let mut list = Vec::new();
+        for (name, _) in &self.inner.progress {
+            let (version, progress) = stored(&mut connection, name).await?;
+            let Progress { position, failed, skipped_unknown } = progress;
+            list.push(ProjectionStatus {
+                name: (*name).to_owned(),
+                version,
+                position,
+                lag: 0,
+                failed,
+                skipped_unknown,
+            });
+        }
+        // Read after the positions: a lag is never negative.
+        let head = self.inner.ledger.head().await?.position;
+        for status in &mut list {
+            status.lag = head.saturating_sub(status.position);
+        }
+        Ok(list)
+    }
+
+    /// Closes the file, after the runner has ended.
+    pub async fn close(&self) {
+        self.inner.store.close().await;
+    }
+
+    /// The connections that read.
+    pub(crate) fn read_pool(&self) -> &SqlitePool {
+        &self.inner.store.read
+    }
+}
+
+async fn reach(
+    projection: &'static str,
+    mut progress: watch::Receiver<Progress>,
+    position: u64,
+    deadline: Instant,
+) -> Result<(), ViewError> {
+    let not_ready = |reason| ViewError::NotReady { projection, reason };
+    let there = progress.wait_for(|now| now.position >= position || now.failed.is_some());
+    let now = match timeout_at(deadline, there).await {
+        Ok(Ok(now)) => now.clone(),
+        Ok(Err(_)) => return Err(not_ready("its runner has ended".to_owned())),
+        Err(_) => return Err(not_ready(format!("it did not reach position {position} within {} s", WAIT.as_secs()))),
+    };
+    match now.failed {
+        Some(failure) if now.position < position => {
+            Err(not_ready(format!("it failed on event {}: {}", failure.position, failure.reason)))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
