@@ -1,1 +1,21 @@
-//! DevMind Ledger's server
+//! The server: HTTP and AG-UI streams for clients, the gateway for devices, models, and the
+//! composition of it all.
+//!
+//! Handlers decide nothing: they validate, hand a command to an aggregate through the ledger, and
+//! answer from the views. Rules live in `devmind-domain`.
+
+pub mod agui;
+pub mod cli;
+pub mod config;
+pub mod demo;
+pub mod device_gateway;
+pub mod error;
+pub mod http;
+pub mod identity;
+pub mod ids;
+pub mod lifecycle;
+pub mod model;
+pub mod runs;
+pub mod state;
+
+pub use lifecycle::{Server, ServerHandle};

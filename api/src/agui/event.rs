@@ -1,0 +1,117 @@
+//! The events, in the protocol's casing.
+
+use devmind_domain::thread::TokenUsage;
+use serde::Serialize;
+
+/// The version that a producer declares in `RUN_STARTED`.
+pub const PROTOCOL_VERSION: &str = "1.0";
+
+/// One event of a run's stream.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "SCREAMING_SNAKE_CASE", rename_all_fields = "camelCase")]
+#[allow(missing_docs, reason = "fields are the protocol's own")]
+pub enum AgUiEvent {
+    /// The first event.
+    RunStarted { thread_id: String, run_id: String, protocol_version: &'static str },
+    /// The last event of a run that did not fail.
+    RunFinished {
+        thread_id: String,
+        run_id: String,
+        outcome: Outcome,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        usage: Vec<Usage>,
+    },
+    /// The last event of a run that failed.
+    RunError { message: String, code: String },
+    /// A message begins.
+    TextMessageStart { message_id: String, role: &'static str },
+    /// A piece of it.
+    TextMessageContent { message_id: String, delta: String },
+    /// It ends.
+    TextMessageEnd { message_id: String },
+    /// A call begins, under the message it belongs to.
+    ToolCallStart { tool_call_id: String, tool_call_name: String, parent_message_id: String },
+    /// A piece of its arguments.
+    ToolCallArgs { tool_call_id: String, delta: String },
+    /// Its arguments are complete.
+    ToolCallEnd { tool_call_id: String },
+    /// Its result.
+    ToolCallResult { message_id: String, tool_call_id: String, content: String, role: &'static str },
+}
+
+/// How a run finished.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Outcome {
+    /// With an answer.
+    Success,
+    /// It was stopped; only for peers that declared a protocol version.
+    Cancelled,
+}
+
+/// Tokens of one model; absent means unknown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "fields are the protocol's own")]
+pub struct Usage {
+    pub provider: String,
+    pub model: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_input_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
+}
+
+impl Usage {
+    /// The tokens of one answer; `None` where nothing is known.
+    pub fn of(provider: &str, model: &str, tokens: &TokenUsage) -> Option<Self> {
+        if *tokens == TokenUsage::default() {
+            return None;
+        }
+        Some(Self {
+            provider: provider.to_owned(),
+            model: model.to_owned(),
+            input_tokens: tokens.input,
+            output_tokens: tokens.output,
+            total_tokens: tokens.input.zip(tokens.output).map(|(input, output)| input.saturating_add(output)),
+            cached_input_tokens: tokens.cached,
+            reasoning_tokens: tokens.reasoning,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn events_have_the_protocols_casing_and_no_nulls() {
+        let event = AgUiEvent::RunFinished {
+            thread_id: "t".into(),
+            run_id: "r".into(),
+            outcome: Outcome::Success,
+            usage: Usage::of("p", "m", &TokenUsage { input: Some(3), ..TokenUsage::default() }).into_iter().collect(),
+        };
+        assert_eq!(
+            serde_json::to_value(&event).expect("serialises"),
+            json!({"type": "RUN_FINISHED", "threadId": "t", "runId": "r", "outcome": {"type": "success"},
+                   "usage": [{"provider": "p", "model": "m", "inputTokens": 3}]})
+        );
+        let event = AgUiEvent::ToolCallStart {
+            tool_call_id: "c".into(),
+            tool_call_name: "add".into(),
+            parent_message_id: "m".into(),
+        };
+        assert_eq!(
+            serde_json::to_value(&event).expect("serialises"),
+            json!({"type": "TOOL_CALL_START", "toolCallId": "c", "toolCallName": "add", "parentMessageId": "m"})
+        );
+    }
+}

@@ -1,0 +1,41 @@
+//! What a client posts to start a run. Unknown members are accepted and ignored; the history in
+//! `messages` is never trusted, only checked for the one question it must hold.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// `RunAgentInput`, as far as this server reads it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunAgentInput {
+    /// The conversation.
+    pub thread_id: String,
+    /// The prepared run.
+    pub run_id: String,
+    /// Present for clients of 1.0; older ones take no cancelled outcome.
+    #[serde(default)]
+    pub protocol_version: Option<String>,
+    /// The client's copy of the conversation.
+    pub messages: Vec<InputMessage>,
+}
+
+/// A message of the client's copy.
+#[derive(Clone, Debug, Deserialize)]
+pub struct InputMessage {
+    /// Its id.
+    #[serde(default)]
+    pub id: String,
+    /// Who wrote it.
+    pub role: String,
+    /// Text or parts.
+    #[serde(default)]
+    pub content: Value,
+}
+
+impl RunAgentInput {
+    /// Whether the client's latest user message is the prepared question.
+    pub fn asks(&self, user_message_id: &str) -> bool {
+        let last_user = self.messages.iter().rev().find(|message| message.role == "user");
+        last_user.is_some_and(|message| message.id == user_message_id)
+    }
+}

@@ -1,0 +1,149 @@
+//! The command line: data on stdout, everything else on stderr; exit 0 ok, 1 refused or failed,
+//! 2 usage.
+
+use crate::config::{DEFAULT_FILE, Flags, ServerConfig};
+use crate::ids::new_secret;
+use crate::lifecycle::{Server, StartError};
+use crate::{demo, identity};
+use clap::{Args, Parser, Subcommand};
+use devmind_domain::ErrorCode;
+use devmind_domain::canonical::sha256_hex;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// DevMind Ledger: an agent server whose every state change is an appended, verifiable event.
+#[derive(Debug, Parser)]
+#[command(name = "devmind", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve (the default).
+    Serve(ServeArgs),
+    /// Ask one question in one process with a server, a device and an agent, then show and check
+    /// what the ledger says about it.
+    Demo(demo::DemoArgs),
+    /// Make a bearer token for a user: the token and the lines for the configuration file.
+    Token {
+        /// The user's name.
+        #[arg(long)]
+        user: String,
+    },
+}
+
+#[derive(Args, Clone, Debug, Default)]
+struct ServeArgs {
+    /// Where to listen, IP:PORT [default: 127.0.0.1:8787] [env: DEVMIND_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// The folder of the ledger [default: data] [env: DEVMIND_DATA]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// This process's name in the ledger [default: local] [env: DEVMIND_NODE_ID]
+    #[arg(long, value_name = "NAME")]
+    node_id: Option<String>,
+    /// A configuration file [default: devmind.toml, when it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Runs the program.
+pub fn run(cli: Cli) -> ExitCode {
+    // Settings of a `.env` count as environment; a missing file is no fault.
+    drop(dotenvy::dotenv());
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+        EnvFilter::new(if matches!(cli.command, Some(Command::Demo(_))) { "warn" } else { "info" })
+    });
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(ErrorCode::Internal, &error.to_string()),
+    };
+    let done = match cli.command {
+        None => runtime.block_on(serve(cli.serve)),
+        Some(Command::Serve(args)) => runtime.block_on(serve(args)),
+        Some(Command::Demo(args)) => runtime.block_on(demo::run(args)),
+        Some(Command::Token { user }) => token(&user),
+    };
+    // A confirmation may still block on the terminal: the process must not wait for it.
+    runtime.shutdown_background();
+    match done {
+        Ok(code) => code,
+        Err(error) => fail(error.code, &error.message),
+    }
+}
+
+fn fail(code: ErrorCode, message: &str) -> ExitCode {
+    eprintln!("error[{code}]: {message}");
+    eprintln!("hint: {}", code.help());
+    ExitCode::FAILURE
+}
+
+async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
+    let flags = Flags { listen: args.listen, data: args.data, node_id: args.node_id };
+    let config = ServerConfig::load(args.config.as_deref(), &flags)?;
+    tracing::debug!(?config, "settings");
+    let server = Server::open(&config).await?;
+    println!("listening on http://{}", server.address());
+    match &config.model {
+        Some(model) => eprintln!("model: {} at {}", model.name, model.base_url),
+        None => {
+            eprintln!("model: the built-in demo model (set MODEL_BASE_URL, MODEL_NAME, MODEL_API_KEY for a real one)")
+        }
+    }
+    eprintln!("ledger: {}", config.data.display());
+    if config.identities().development {
+        eprintln!("development mode: X-Dev-User names the user, on this machine only");
+    }
+    server.serve(stop_signal()).await;
+    eprintln!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Cancelled on Ctrl-C and SIGTERM.
+fn stop_signal() -> CancellationToken {
+    let stop = CancellationToken::new();
+    let token = stop.clone();
+    tokio::spawn(async move {
+        wait_for_signal().await;
+        eprintln!("stopping");
+        token.cancel();
+    });
+    stop
+}
+
+#[cfg(unix)]
+async fn wait_for_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
+        },
+        Err(_) => drop(tokio::signal::ctrl_c().await),
+    }
+}
+
+#[cfg(not(unix))]
+async fn wait_for_signal() {
+    drop(tokio::signal::ctrl_c().await);
+}
+
+fn token(user: &str) -> Result<ExitCode, StartError> {
+    if !identity::is_user_name(user) {
+        let message = format!("{user:?}: a user's name has 1-64 letters, digits, . _ @ -");
+        return Err(StartError { code: ErrorCode::ConfigInvalid, message });
+    }
+    let token = new_secret().map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?;
+    println!("{token}");
+    eprintln!("Give the line above to {user}; it is shown once. Put these lines into {DEFAULT_FILE}:\n");
+    eprintln!("[[users]]\nname = \"{user}\"\ntoken_sha256 = \"{}\"", sha256_hex(token.as_bytes()));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,242 @@
+//! The server's settings: defaults < file < environment < flags.
+
+use crate::identity::{Identities, is_user_name};
+use devmind_domain::ErrorCode;
+use devmind_domain::ids::NodeId;
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// The file that is read when it is there and no other is named.
+pub const DEFAULT_FILE: &str = "devmind.toml";
+
+/// The server's settings. Unknown keys are refused.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Where to listen, `IP:PORT`.
+    pub listen: String,
+    /// The folder of the ledger and its views.
+    pub data: PathBuf,
+    /// This process's name; two processes never share one.
+    pub node_id: String,
+    /// Whether `X-Dev-User` names the user. Only on a loopback address.
+    pub development: bool,
+    /// People with a token.
+    pub users: Vec<TokenUser>,
+    /// Browser origins (`https://host:port`) that may open the device socket.
+    pub allowed_origins: Vec<String>,
+    /// The model; absent: the built-in demo model.
+    pub model: Option<ModelConfig>,
+}
+
+/// A person with a token.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenUser {
+    /// The name.
+    pub name: String,
+    /// SHA-256 of the token, hexadecimal; `devmind token` makes both.
+    pub token_sha256: String,
+}
+
+/// An OpenAI-compatible endpoint.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// For example `https://api.openai.com/v1`.
+    pub base_url: String,
+    /// The model's name there.
+    pub name: String,
+    /// The key; empty for endpoints that want none.
+    #[serde(default)]
+    pub api_key: String,
+}
+
+impl fmt::Debug for ModelConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { base_url, name, api_key } = self;
+        let key = if api_key.is_empty() { "" } else { "***" };
+        f.debug_struct("ModelConfig").field("base_url", base_url).field("name", name).field("api_key", &key).finish()
+    }
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:8787".to_owned(),
+            data: "data".into(),
+            node_id: "local".to_owned(),
+            development: true,
+            users: Vec::new(),
+            allowed_origins: Vec::new(),
+            model: None,
+        }
+    }
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct ConfigError {
+    /// The stable code.
+    pub code: ErrorCode,
+    /// Which setting, and what is wrong with it.
+    pub message: String,
+}
+
+impl ConfigError {
+    fn invalid(message: impl Into<String>) -> Self {
+        Self { code: ErrorCode::ConfigInvalid, message: message.into() }
+    }
+}
+
+/// What flags say; absent ones say nothing.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Flags {
+    /// `--listen`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// `--data`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    /// `--node-id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_id: Option<String>,
+}
+
+impl ServerConfig {
+    /// Reads defaults, file, environment (`DEVMIND_…`, `MODEL_…`) and flags, in this order.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` naming the setting.
+    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Self, ConfigError> {
+        let mut figment = Figment::from(Serialized::defaults(Self::default()));
+        match file {
+            Some(file) if !file.is_file() => {
+                return Err(ConfigError::invalid(format!("no configuration file {}", file.display())));
+            }
+            Some(file) => figment = figment.merge(Toml::file_exact(file)),
+            None => figment = figment.merge(Toml::file_exact(DEFAULT_FILE)),
+        }
+        // Named one by one: other programs of the family read other variables of the same prefix.
+        let own = ["listen", "data", "node_id", "development"];
+        let config: Self = figment
+            .merge(Env::prefixed("DEVMIND_").only(&own))
+            .merge(Serialized::defaults(flags))
+            .extract()
+            .map_err(|error| ConfigError::invalid(error.to_string()))?;
+        config.with_model_from_environment()?.checked()
+    }
+
+    fn with_model_from_environment(mut self) -> Result<Self, ConfigError> {
+        let var = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        match (var("MODEL_BASE_URL"), var("MODEL_NAME")) {
+            (Some(base_url), Some(name)) => {
+                let api_key = var("MODEL_API_KEY").unwrap_or_default();
+                self.model = Some(ModelConfig { base_url, name, api_key });
+                Ok(self)
+            }
+            (None, None) => Ok(self),
+            (Some(_), None) => Err(ConfigError::invalid("MODEL_BASE_URL is set, MODEL_NAME is not")),
+            (None, Some(_)) => Err(ConfigError::invalid("MODEL_NAME is set, MODEL_BASE_URL is not")),
+        }
+    }
+
+    fn checked(self) -> Result<Self, ConfigError> {
+        let address = self.address()?;
+        if !is_user_name(&self.node_id) {
+            return Err(ConfigError::invalid("node_id: 1-64 letters, digits, . _ @ -"));
+        }
+        for user in &self.users {
+            let hash = &user.token_sha256;
+            if !is_user_name(&user.name) {
+                return Err(ConfigError::invalid(format!("users: the name {:?} cannot be used", user.name)));
+            }
+            if hash.len() != 64 || !hash.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                return Err(ConfigError::invalid(format!("users: token_sha256 of {} is no SHA-256", user.name)));
+            }
+        }
+        if !address.ip().is_loopback() && self.users.is_empty() {
+            return Err(ConfigError::invalid(format!(
+                "listen: {address} can be reached from other machines, and no user has a token; \
+                 run `devmind token --user NAME` and put its line into {DEFAULT_FILE}"
+            )));
+        }
+        if let Some(model) = &self.model
+            && !model.base_url.starts_with("http://")
+            && !model.base_url.starts_with("https://")
+        {
+            return Err(ConfigError::invalid("MODEL_BASE_URL must begin with http:// or https://"));
+        }
+        Ok(self)
+    }
+
+    /// Where to listen.
+    ///
+    /// # Errors
+    /// `ADDRESS_INVALID`.
+    pub fn address(&self) -> Result<SocketAddr, ConfigError> {
+        self.listen.parse().map_err(|_| ConfigError {
+            code: ErrorCode::AddressInvalid,
+            message: format!("listen: {:?} is not IP:PORT", self.listen),
+        })
+    }
+
+    /// This process's name.
+    pub fn node(&self) -> NodeId {
+        self.node_id.as_str().into()
+    }
+
+    /// Who may ask. The development header never counts where other machines can reach the server.
+    pub fn identities(&self) -> Identities {
+        let loopback = self.address().is_ok_and(|address| address.ip().is_loopback());
+        let tokens = self.users.iter().map(|user| (user.token_sha256.to_lowercase(), user.name.as_str().into()));
+        Identities { tokens: tokens.collect(), development: self.development && loopback }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(file_text: &str, flags: Flags) -> Result<ServerConfig, String> {
+        let folder = tempfile::tempdir().expect("folder");
+        let file = folder.path().join("devmind.toml");
+        std::fs::write(&file, file_text).expect("written");
+        ServerConfig::load(Some(&file), &flags).map_err(|error| format!("{} {error}", error.code))
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let config =
+            load("listen = \"127.0.0.1:1\"\nnode_id = \"a\"", Flags { node_id: Some("b".into()), ..Flags::default() });
+        let config = config.expect("good");
+        assert_eq!((config.listen.as_str(), config.node_id.as_str()), ("127.0.0.1:1", "b"));
+        assert_eq!(config.data, PathBuf::from("data"));
+    }
+
+    #[test]
+    fn settings_that_cannot_be_used_are_named() {
+        for (text, complaint) in [
+            ("listne = \"127.0.0.1:1\"", "listne"),
+            ("listen = \"localhost\"", "ADDRESS_INVALID"),
+            ("listen = \"0.0.0.0:1\"", "devmind token"),
+            ("node_id = \"a/b\"", "node_id"),
+            ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"", "token_sha256"),
+            ("[model]\nbase_url = \"ftp://x\"\nname = \"m\"", "MODEL_BASE_URL"),
+        ] {
+            let error = load(text, Flags::default()).expect_err(text);
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_never_printed() {
+        let model = ModelConfig { base_url: "http://x".into(), name: "m".into(), api_key: "sk-secret".into() };
+        assert!(!format!("{model:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,120 @@
+//! The demo's client: the two steps that any client takes, over real HTTP.
+
+use super::failed;
+use crate::identity::DEV_USER_HEADER;
+use crate::ids::new_id;
+use crate::lifecycle::StartError;
+use devmind_domain::ErrorCode;
+use devmind_domain::ids::{ConversationId, DeviceId, RunId};
+use eventsource_stream::Eventsource;
+use futures::StreamExt;
+use reqwest::{RequestBuilder, Response};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::SocketAddr;
+
+/// A client of one user.
+pub(super) struct Client {
+    http: reqwest::Client,
+    base: String,
+    user: &'static str,
+}
+
+/// What the first step answers.
+#[derive(Debug, Deserialize)]
+pub(super) struct Asked {
+    pub conversation_id: ConversationId,
+    pub run_id: RunId,
+    user_message_id: String,
+    #[serde(skip)]
+    question: String,
+}
+
+/// How the stream ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// The last event.
+    pub last: Value,
+}
+
+impl Client {
+    pub fn new(address: SocketAddr, user: &'static str) -> Self {
+        Self { http: reqwest::Client::new(), base: format!("http://{address}"), user }
+    }
+
+    /// Step one: the question and a queued run.
+    pub async fn ask(&self, question: &str, device_id: &DeviceId) -> Result<Asked, StartError> {
+        let body = json!({ "content": question, "device_id": device_id, "idempotency_key": new_id() });
+        let answer = self.send(self.http.post(format!("{}/api/turns", self.base)).json(&body)).await?;
+        let mut asked: Asked = answer.json().await.map_err(|error| failed(ErrorCode::Internal, error))?;
+        question.clone_into(&mut asked.question);
+        println!("\nYou: {question}\n");
+        Ok(asked)
+    }
+
+    /// Step two: claims the run and prints its stream as it comes.
+    pub async fn follow(&self, asked: &Asked) -> Result<Ended, StartError> {
+        let body = json!({
+            "threadId": asked.conversation_id,
+            "runId": asked.run_id,
+            "protocolVersion": crate::agui::PROTOCOL_VERSION,
+            "messages": [{ "id": asked.user_message_id, "role": "user", "content": asked.question }],
+            "tools": [], "context": [], "state": {}, "forwardedProps": {},
+        });
+        let answer = self.send(self.http.post(format!("{}/api/agent", self.base)).json(&body)).await?;
+        let mut events = answer.bytes_stream().eventsource();
+        let mut last = Value::Null;
+        while let Some(event) = events.next().await {
+            let event = event.map_err(|error| failed(ErrorCode::Internal, error))?;
+            last = serde_json::from_str(&event.data).map_err(|error| failed(ErrorCode::Internal, error))?;
+            print(&last);
+        }
+        Ok(Ended { last })
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, StartError> {
+        let answer = request.header(DEV_USER_HEADER, self.user).send().await;
+        let answer = answer.map_err(|error| failed(ErrorCode::ServerUnreachable, error))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let body: Value = answer.json().await.unwrap_or_default();
+        let code = body["error"]["code"].as_str().and_then(ErrorCode::parse).unwrap_or(ErrorCode::Internal);
+        Err(failed(code, format!("{status}: {}", body["error"]["message"].as_str().unwrap_or("no words"))))
+    }
+}
+
+fn print(event: &Value) {
+    let text = |name: &str| event[name].as_str().unwrap_or_default();
+    match text("type") {
+        "TEXT_MESSAGE_START" => print!("Agent: "),
+        "TEXT_MESSAGE_CONTENT" => print!("{}", text("delta")),
+        "TEXT_MESSAGE_END" => println!(),
+        "TOOL_CALL_START" => print!("  tool → {} ", text("toolCallName")),
+        "TOOL_CALL_ARGS" => print!("{}", text("delta")),
+        "TOOL_CALL_END" => println!(),
+        "TOOL_CALL_RESULT" => println!("  tool ← {}\n", result_line(text("content"))),
+        "RUN_ERROR" => println!("\nThe run failed: {} ({})", text("message"), text("code")),
+        _ => {}
+    }
+    // The stream is to be seen as it comes; a closed terminal is found out by the next print.
+    drop(std::io::stdout().flush());
+}
+
+fn result_line(content: &str) -> String {
+    const SHOWN_CHARS: usize = 100;
+    let result: Value = serde_json::from_str(content).unwrap_or_default();
+    if result["ok"] == true {
+        let data = result["data"].to_string();
+        let shown: String = data.chars().take(SHOWN_CHARS).collect();
+        let more = if shown.len() < data.len() { " …" } else { "" };
+        return format!("ok {shown}{more}");
+    }
+    format!("refused or failed: {} ({})", text_of(&result["error"]["code"]), text_of(&result["error"]["message"]))
+}
+
+fn text_of(value: &Value) -> &str {
+    value.as_str().unwrap_or("?")
+}

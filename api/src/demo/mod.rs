@@ -1,0 +1,140 @@
+//! `devmind demo`: one question, end to end, in one process — a server on a free loopback port, a
+//! device over a real socket, a run, a confirmation in the terminal — and then what the ledger says
+//! about it, checked. Exit 0 only if all of it held.
+
+mod client;
+mod report;
+
+use crate::config::{Flags, ServerConfig};
+use crate::lifecycle::{Server, ServerHandle, StartError};
+use clap::Args;
+use client::Client;
+use devmind_device::{Confirm, ConnectionStatus, Device, DeviceOptions, Fixed, Identity, Terminal};
+use devmind_domain::ErrorCode;
+use devmind_domain::ids::DeviceId;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// The question that is asked unless another is given.
+const QUESTION: &str = "list the files of my workspace root, then read README.md";
+/// The user of the demo.
+const USER: &str = "demo";
+/// The device must be connected within this time.
+const CONNECT_WITHIN: Duration = Duration::from_secs(20);
+
+/// Flags of the demo.
+#[derive(Args, Clone, Debug)]
+pub struct DemoArgs {
+    /// The folder that the agent's tools may look at
+    #[arg(long, value_name = "DIR", default_value = ".", env = "DEVMIND_WORKSPACE")]
+    workspace: PathBuf,
+    /// What to ask
+    #[arg(long, value_name = "TEXT", default_value = QUESTION)]
+    question: String,
+    /// Allow every file that is asked for, without asking
+    #[arg(long, conflicts_with = "no")]
+    yes: bool,
+    /// Refuse every file that is asked for, without asking
+    #[arg(long)]
+    no: bool,
+    /// Keep the ledger in this folder; otherwise it is removed at the end
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+/// Runs the demo.
+///
+/// # Errors
+/// [`StartError`] when it could not begin.
+pub async fn run(args: DemoArgs) -> Result<ExitCode, StartError> {
+    let temporary = tempfile::tempdir().map_err(|error| failed(ErrorCode::Internal, error))?;
+    let data = args.data.clone().unwrap_or_else(|| temporary.path().join("data"));
+    let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), data: Some(data.clone()), node_id: None };
+    let config = ServerConfig::load(None, &flags)?;
+    // The device first: an unusable workspace must fail before anything is written.
+    let workspace = devmind_device::checked_workspace(&args.workspace).map_err(device_failed)?;
+    let server = Server::open(&config).await?.spawn();
+    report::banner(&config, &workspace, args.data.is_some(), server.address);
+
+    let demo = async {
+        let device = start_device(&args, &server, temporary.path().join("device")).await?;
+        let held = ask_and_report(&args, &server, &device).await;
+        device.stop.cancel();
+        if device.running.await.is_err() {
+            return Err(failed(ErrorCode::Internal, "the device's task failed"));
+        }
+        held
+    };
+    let outcome = tokio::select! {
+        outcome = demo => outcome,
+        interrupted = tokio::signal::ctrl_c() => {
+            drop(interrupted);
+            Err(failed(ErrorCode::Stopped, "interrupted"))
+        }
+    };
+    server.stop().await;
+    Ok(if outcome? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn ask_and_report(args: &DemoArgs, server: &ServerHandle, device: &RunningDevice) -> Result<bool, StartError> {
+    let client = Client::new(server.address, USER);
+    let asked = client.ask(&args.question, &device.id).await?;
+    let ended = client.follow(&asked).await?;
+    report::show(&server.app, &asked, &ended).await
+}
+
+struct RunningDevice {
+    id: DeviceId,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+async fn start_device(args: &DemoArgs, server: &ServerHandle, state_dir: PathBuf) -> Result<RunningDevice, StartError> {
+    let confirm: Arc<dyn Confirm> = match (args.yes, args.no) {
+        (true, _) => Arc::new(Fixed(true)),
+        (_, true) => Arc::new(Fixed(false)),
+        _ => Arc::new(Terminal::new()),
+    };
+    let options = DeviceOptions::new(
+        format!("http://{}", server.address),
+        args.workspace.clone(),
+        state_dir,
+        Identity::DevUser(USER.to_owned()),
+    );
+    let device = Device::open(options, confirm).await.map_err(device_failed)?;
+    let (id, status, stop) = (device.device_id().clone(), device.status(), CancellationToken::new());
+    let running = tokio::spawn({
+        let stop = stop.clone();
+        async move {
+            if let Err(error) = device.run(stop).await {
+                eprintln!("error[{}]: {error}", error.code());
+            }
+        }
+    });
+    connected(status).await?;
+    println!("  device     {id}, connected over a WebSocket");
+    Ok(RunningDevice { id, stop, running })
+}
+
+/// Waits until the device is online: registered, and its tools synced.
+async fn connected(mut status: watch::Receiver<ConnectionStatus>) -> Result<(), StartError> {
+    let online = status.wait_for(|status| matches!(status, ConnectionStatus::Online { .. }));
+    match tokio::time::timeout(CONNECT_WITHIN, online).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(_)) => Err(failed(ErrorCode::DeviceOffline, "the device ended before it was connected")),
+        Err(_) => Err(failed(ErrorCode::DeviceOffline, "the device did not connect in time")),
+    }
+}
+
+fn failed(code: ErrorCode, message: impl std::fmt::Display) -> StartError {
+    StartError { code, message: message.to_string() }
+}
+
+fn device_failed(error: devmind_device::DeviceError) -> StartError {
+    failed(error.code(), error)
+}

@@ -1,0 +1,109 @@
+//! What the ledger says about the demo's run: timeline, views, and whether all of it holds.
+
+use super::client::{Asked, Ended};
+use super::failed;
+use crate::config::ServerConfig;
+use crate::error::ApiError;
+use crate::lifecycle::{StartError, VIEWS_FILE};
+use crate::state::App;
+use devmind_ledger::verify::verify;
+use devmind_projections::ToolCallQuery;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// Says what runs where.
+pub(super) fn banner(config: &ServerConfig, workspace: &Path, kept: bool, address: SocketAddr) {
+    println!("DevMind Ledger demo\n");
+    match &config.model {
+        Some(model) => println!("  model      {} at {}", model.name, model.base_url),
+        None => println!(
+            "  model      the built-in demo model, not a language model; MODEL_BASE_URL, MODEL_NAME and\n             MODEL_API_KEY (an OpenAI-compatible endpoint) give you a real one"
+        ),
+    }
+    println!("  workspace  {}", workspace.display());
+    let fate = if kept { "" } else { " (removed at the end; --data DIR keeps it)" };
+    println!("  ledger     {}{fate}", config.data.display());
+    println!("  server     http://{address}");
+}
+
+/// Prints what the ledger says and checks it; true if all of it holds.
+pub(super) async fn show(app: &App, asked: &Asked, ended: &Ended) -> Result<bool, StartError> {
+    let position = app.caught_up().await?;
+    heading(&format!("Timeline of run {} (ledger position {position})", asked.run_id));
+    for line in devmind_projections::timeline_of_run(app.ledger.reader(), &asked.run_id).await.map_err(api)? {
+        println!("{line}");
+    }
+
+    heading("Conversation view");
+    let turns = app.views.turns(&asked.conversation_id).await.map_err(api)?;
+    println!("{}", pretty(&turns));
+
+    heading("Tool call view");
+    let calls = app.views.tool_calls(ToolCallQuery::Conversation(asked.conversation_id.clone())).await.map_err(api)?;
+    for call in &calls {
+        let reason = call.error_code.as_deref().map(|code| format!(" {code}")).unwrap_or_default();
+        let attempts = call.attempts.len();
+        println!("  {:<24} {:<13}{reason}  attempts {attempts}, acknowledged {}", call.tool, call.status, call.acks);
+        println!("  {:<24} {}", "", call.arguments);
+    }
+    if calls.is_empty() {
+        println!("  (no tool was called)");
+    }
+
+    heading("Checks");
+    let succeeded = ended.last["type"] == "RUN_FINISHED" && turns.last().is_some_and(|turn| turn.status == "completed");
+    let mut held = check(succeeded, "the run ended with an answer");
+    held &= check_log(app).await?;
+    held &= check_views(app).await?;
+    Ok(held)
+}
+
+async fn check_log(app: &App) -> Result<bool, StartError> {
+    let report = verify(app.ledger.reader(), |_, _| {}).await.map_err(|error| failed(error.code(), error))?;
+    for finding in &report.findings {
+        println!("    {finding}");
+    }
+    let what = format!(
+        "the log verifies: {} events, gapless order, every hash, Merkle root {}",
+        report.position,
+        hex(&report.root)
+    );
+    Ok(check(report.is_sound(), &what))
+}
+
+async fn check_views(app: &App) -> Result<bool, StartError> {
+    let views = app.data.join(VIEWS_FILE);
+    let report = devmind_projections::check(&views, app.ledger.reader(), |_, _| {}).await.map_err(api)?;
+    let mut all = true;
+    for projection in &report.projections {
+        let rows: u64 = projection.tables.iter().map(|table| table.rows).sum();
+        for table in projection.tables.iter().filter(|table| table.differences > 0) {
+            println!("    {} differs in {} rows", table.table, table.differences);
+        }
+        let what = format!("view {} rebuilt from the log equals the live one: {rows} rows", projection.name);
+        all &= check(projection.is_equal(), &what);
+    }
+    Ok(all)
+}
+
+fn check(held: bool, what: &str) -> bool {
+    println!("  {} {what}", if held { "ok    " } else { "FAILED" });
+    held
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn heading(text: &str) {
+    println!("\n── {text}");
+}
+
+fn pretty<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default()
+}
+
+fn api(error: impl Into<ApiError>) -> StartError {
+    let error: ApiError = error.into();
+    failed(error.code, error.message)
+}

@@ -1,0 +1,299 @@
+//! From settings to a serving process, and in order back to nothing.
+//!
+//! Start: bind, open the ledger, append `NodeStarted`, open the views, settle what an older start
+//! left running, then listen. Stop: no new work, runs end (each with its terminal event), sockets
+//! close, `NodeStopped`, files close. Every step has a deadline: an open stream must not hold the
+//! process for ever.
+
+use crate::config::ServerConfig;
+use crate::device_gateway::{Closing, Gateway};
+use crate::error::ApiError;
+use crate::http::router;
+use crate::model::{DemoModel, Model, OpenAiModel};
+use crate::runs::recover::settle_left_over_runs;
+use crate::runs::{ActiveRuns, StopReason};
+use crate::state::App;
+use axum::Extension;
+use devmind_domain::ErrorCode;
+use devmind_domain::conversation::Claim;
+use devmind_domain::event::{Actor, Metadata};
+use devmind_domain::node::{Node, NodeCommand};
+use devmind_domain::protocol::CloseCode;
+use devmind_ledger::{Ledger, execute};
+use devmind_projections::Views;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Name of the log's file within the data folder.
+pub const LEDGER_FILE: &str = "ledger.sqlite";
+/// Name of the views' file within the data folder.
+pub const VIEWS_FILE: &str = "views.sqlite";
+
+/// A request's head must be complete within this time; `axum::serve` has no such limit.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_HEADERS: usize = 64;
+const MAX_CONNECTIONS: usize = 1_024;
+/// Runs and sockets may take this long to end when the process stops.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct StartError {
+    /// The stable code.
+    pub code: ErrorCode,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl StartError {
+    fn new(code: ErrorCode, message: impl std::fmt::Display) -> Self {
+        Self { code, message: message.to_string() }
+    }
+}
+
+impl From<crate::config::ConfigError> for StartError {
+    fn from(error: crate::config::ConfigError) -> Self {
+        Self::new(error.code, error.message)
+    }
+}
+
+impl From<ApiError> for StartError {
+    fn from(error: ApiError) -> Self {
+        Self::new(error.code, error.message)
+    }
+}
+
+/// A server that is ready to serve.
+pub struct Server {
+    app: Arc<App>,
+    listener: TcpListener,
+    address: SocketAddr,
+    projections: JoinHandle<()>,
+    stop_projections: CancellationToken,
+}
+
+/// A server that serves.
+pub struct ServerHandle {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it shares.
+    pub app: Arc<App>,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl ServerHandle {
+    /// Stops in order and waits for the end.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        if let Err(error) = self.serving.await {
+            tracing::error!(cause = %error, "the server's task failed");
+        }
+    }
+}
+
+impl Server {
+    /// Opens everything; nothing is served yet.
+    ///
+    /// # Errors
+    /// [`StartError`]: a busy port, a locked folder, a file that cannot be read.
+    pub async fn open(config: &ServerConfig) -> Result<Self, StartError> {
+        let model: Arc<dyn Model> = match &config.model {
+            Some(endpoint) => Arc::new(OpenAiModel::new(endpoint)),
+            None => Arc::new(DemoModel),
+        };
+        Self::open_with_model(config, model).await
+    }
+
+    /// The same with a model of the caller's.
+    ///
+    /// # Errors
+    /// As [`Server::open`].
+    pub async fn open_with_model(config: &ServerConfig, model: Arc<dyn Model>) -> Result<Self, StartError> {
+        // Calls to model endpoints use TLS; the process has one provider for it.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        // The port first: a second server must fail before it writes anything.
+        let listener = bind(config.address()?).await?;
+        let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;
+        create_folder(&config.data)?;
+        let ledger =
+            Ledger::open(&config.data.join(LEDGER_FILE)).await.map_err(|error| StartError::new(error.code(), error))?;
+        let epoch = start_node(&ledger, config).await?;
+        let claim = Claim { node_id: config.node(), epoch };
+        let (views, runner) = Views::open(&config.data.join(VIEWS_FILE), ledger.reader().clone())
+            .await
+            .map_err(|error| StartError::new(error.code(), error))?;
+        let stop_projections = CancellationToken::new();
+        let projections = tokio::spawn(runner.run(stop_projections.clone()));
+        let app = Arc::new(App {
+            data: config.data.clone(),
+            ledger,
+            views,
+            claim,
+            identities: config.identities(),
+            allowed_origins: config.allowed_origins.clone(),
+            model,
+            gateway: Gateway::default(),
+            runs: ActiveRuns::default(),
+            run_tasks: TaskTracker::new(),
+            socket_tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+        });
+        settle_left_over_runs(&app).await?;
+        Ok(Self { app, listener, address, projections, stop_projections })
+    }
+
+    /// Where it will listen.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it shares.
+    pub fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    /// Serves in the background until the handle stops it.
+    pub fn spawn(self) -> ServerHandle {
+        let (stop, app, address) = (CancellationToken::new(), self.app.clone(), self.address);
+        let serving = tokio::spawn(self.serve(stop.clone()));
+        ServerHandle { address, app, stop, serving }
+    }
+
+    /// Serves until `stop` is cancelled, then ends in order.
+    pub async fn serve(self, stop: CancellationToken) {
+        let Self { app, listener, projections, stop_projections, .. } = self;
+        let connections = TaskTracker::new();
+        let closing = CancellationToken::new();
+        accept(&app, listener, &connections, &closing, &stop).await;
+
+        app.stopping.cancel();
+        app.runs.stop_all(StopReason::ShuttingDown);
+        closing.cancel();
+        drain("runs", &app.run_tasks).await;
+        app.gateway.connections.close_all(&Closing::new(CloseCode::Restarting, "the server is stopping"));
+        drain("device sockets", &app.socket_tasks).await;
+        drain("connections", &connections).await;
+        stop_node(&app).await;
+        stop_projections.cancel();
+        if let Err(error) = projections.await {
+            tracing::error!(cause = %error, "the projections' task failed");
+        }
+        app.ledger.close().await;
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let code = match error.kind() {
+            std::io::ErrorKind::AddrInUse => ErrorCode::AddressInUse,
+            _ => ErrorCode::AddressInvalid,
+        };
+        StartError::new(code, format!("cannot listen on {address}: {error}"))
+    })
+}
+
+fn create_folder(folder: &Path) -> Result<(), StartError> {
+    std::fs::create_dir_all(folder).map_err(|error| {
+        StartError::new(
+            ErrorCode::LedgerUnavailable,
+            format!("cannot use the data folder {}: {error}", folder.display()),
+        )
+    })
+}
+
+/// Appends this start; everything that an older one had under way is unknown from here on.
+async fn start_node(ledger: &Ledger, config: &ServerConfig) -> Result<u64, StartError> {
+    let node_id = config.node();
+    let metadata = Metadata::new(Actor::server(&node_id), node_id.clone());
+    let command = NodeCommand::Start { node_id: node_id.clone(), version: env!("CARGO_PKG_VERSION").to_owned() };
+    let started = execute::<Node>(ledger, node_id.as_str(), &metadata, command, None).await;
+    started.map(|done| done.state.epoch).map_err(|error| StartError::new(ErrorCode::LedgerUnavailable, error))
+}
+
+async fn stop_node(app: &App) {
+    let command = NodeCommand::Stop { epoch: app.claim.epoch };
+    let id = app.claim.node_id.as_str();
+    if let Err(error) = execute::<Node>(&app.ledger, id, &app.server_metadata(), command, None).await {
+        tracing::error!(cause = %error, "the end of this process was not recorded");
+    }
+}
+
+async fn drain(what: &str, tasks: &TaskTracker) {
+    tasks.close();
+    if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
+        tracing::warn!(tasks.left = tasks.len(), "{what} did not end in {} s", DRAIN.as_secs());
+    }
+}
+
+async fn accept(
+    app: &Arc<App>,
+    listener: TcpListener,
+    connections: &TaskTracker,
+    closing: &CancellationToken,
+    stop: &CancellationToken,
+) {
+    let router = router(app.clone());
+    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let (stream, remote) = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of file descriptors, a connection that was gone: the next may work.
+                    tracing::warn!(cause = %error, "a connection was not accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+        };
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
+            tracing::warn!(peer = %remote, "too many connections");
+            continue;
+        };
+        let service = router.clone().layer(Extension(Peer(remote)));
+        let closing = closing.clone();
+        connections.spawn(async move {
+            serve_connection(stream, service, closing).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn serve_connection(stream: TcpStream, service: axum::Router, closing: CancellationToken) {
+    // Small frames must not wait for each other (a 40 ms shoulder otherwise).
+    drop(stream.set_nodelay(true));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_READ_TIMEOUT)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .with_upgrades();
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = closing.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(cause = %error, "a connection ended early");
+    }
+}

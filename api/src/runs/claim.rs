@@ -1,0 +1,169 @@
+//! Claiming a run — once, ever — and starting its execution in a task that the process owns.
+
+use super::active::{ActiveRun, StopReason};
+use super::execution::Execution;
+use super::sink::Sink;
+use crate::agui::{AgUiEvent, RunAgentInput};
+use crate::error::{ApiError, ApiResult};
+use crate::state::App;
+use devmind_domain::agent::{Message, assemble, context_hash};
+use devmind_domain::conversation::{Conversation, ConversationCommand, RunCancelReason};
+use devmind_domain::event::{AggregateType, NewEvent, StreamId};
+use devmind_domain::ids::*;
+use devmind_domain::limits::CONTEXT_TURNS;
+use devmind_domain::thread::{Thread, ThreadCommand, ThreadStarted};
+use devmind_domain::{Decider, ErrorCode};
+use devmind_ledger::{Append, AppendError, StreamAppend, load};
+use devmind_projections::RunRow;
+use futures::Stream;
+use futures::stream;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Races lost to other writers of the conversation before giving up.
+const MAX_CLAIM_TRIES: usize = 8;
+
+/// Claims the run and starts it; the stream is the run's AG-UI events.
+///
+/// # Errors
+/// `RUN_NOT_FOUND`, `FORBIDDEN`, `RUN_MISMATCH`, `MESSAGE_MISMATCH`, `RUN_ALREADY_CLAIMED`.
+pub async fn claim_and_start(
+    app: &Arc<App>,
+    user: UserId,
+    input: RunAgentInput,
+) -> ApiResult<impl Stream<Item = AgUiEvent> + Send + use<>> {
+    app.caught_up().await?;
+    let run_id = RunId::from(input.run_id.as_str());
+    let run = app.views.find_run(&run_id).await?.ok_or_else(|| ApiError::of(ErrorCode::RunNotFound))?;
+    if run.user_id != user {
+        return Err(ApiError::of(ErrorCode::Forbidden));
+    }
+    if run.conversation_id.as_str() != input.thread_id {
+        return Err(ApiError::of(ErrorCode::RunMismatch));
+    }
+    if !input.asks(run.user_message_id.as_str()) {
+        return Err(ApiError::of(ErrorCode::MessageMismatch));
+    }
+
+    let active = app.runs.enter(&run_id);
+    let (sink, receiver) = Sink::new(active.signal.clone());
+    let (claimed, answer) = oneshot::channel();
+    let declared = input.protocol_version.is_some();
+    // Claiming happens in the task too: a client that leaves now drops this handler's future, and a
+    // run must not be left claimed with nobody executing it.
+    let task = drive(app.clone(), run, active, sink, declared, claimed);
+    drop(app.run_tasks.spawn(task));
+    match answer.await {
+        Ok(Ok(())) => {
+            Ok(stream::unfold(
+                receiver,
+                |mut receiver| async move { receiver.recv().await.map(|event| (event, receiver)) },
+            ))
+        }
+        Ok(Err(refusal)) => Err(refusal),
+        Err(_) => Err(ApiError::internal(ErrorCode::Internal, &"the run's task ended before it answered")),
+    }
+}
+
+async fn drive(
+    app: Arc<App>,
+    run: RunRow,
+    active: ActiveRun,
+    sink: Sink,
+    declared: bool,
+    claimed: oneshot::Sender<ApiResult<()>>,
+) {
+    let signal = active.signal.clone();
+    let watched = sink.clone();
+    let started = match claim(&app, &run).await {
+        Ok(started) => started,
+        Err(refusal) => {
+            drop(claimed.send(Err(refusal)));
+            return;
+        }
+    };
+    if claimed.send(Ok(())).is_err() {
+        signal.stop(StopReason::Cancelled(RunCancelReason::ClientDisconnected));
+    }
+    let execution = Execution::new(app, run, started, sink, signal.clone(), declared);
+    let run_to_end = execution.run_to_end();
+    tokio::pin!(run_to_end);
+    tokio::select! {
+        () = &mut run_to_end => {}
+        () = watched.client_gone() => {
+            signal.stop(StopReason::Cancelled(RunCancelReason::ClientDisconnected));
+            run_to_end.await;
+        }
+    }
+    // The run is no longer active when its guard goes, which is after its last append.
+    drop(active);
+}
+
+/// A claimed run's beginning.
+pub(super) struct Started {
+    /// The messages before the loop.
+    pub context: Vec<Message>,
+    /// The new thread.
+    pub thread: Thread,
+    /// Its version.
+    pub thread_version: u64,
+}
+
+/// Appends the claim and the thread's first event together.
+async fn claim(app: &App, run: &RunRow) -> ApiResult<Started> {
+    let history = app.views.history(&run.conversation_id, run.sequence_no, context_turns()).await?;
+    let context = assemble(&history, &run.content);
+    let metadata = app.server_metadata().run(&run.run_id).conversation(&run.conversation_id);
+    let new = |event| NewEvent { event_id: crate::ids::new_id(), event, metadata: metadata.clone() };
+    let mut thread = Thread::default();
+    let begin = ThreadCommand::Start(ThreadStarted {
+        conversation_id: run.conversation_id.clone(),
+        turn_id: run.turn_id.clone(),
+        run_id: run.run_id.clone(),
+        user_id: run.user_id.clone(),
+    });
+    let begun = thread.decide(begin).map_err(|error| ApiError::internal(ErrorCode::Internal, &error))?;
+    begun.iter().for_each(|event| thread.evolve(event));
+
+    for _ in 0..MAX_CLAIM_TRIES {
+        let (conversation, version) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
+        let command = ConversationCommand::ClaimRun {
+            run_id: run.run_id.clone(),
+            claim: app.claim.clone(),
+            context_hash: context_hash(&context),
+        };
+        let events = match conversation.decide(command) {
+            Ok(events) => events,
+            // An older turn's run is known to the view and not claimable any more.
+            Err(devmind_domain::conversation::ConversationError::RunNotFound) => {
+                return Err(ApiError::of(ErrorCode::RunAlreadyClaimed));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let append = Append {
+            streams: vec![
+                StreamAppend {
+                    stream: StreamId::new(AggregateType::Conversation, run.conversation_id.as_str()),
+                    expected_version: version,
+                    events: events.into_iter().map(|event| new(event.into())).collect(),
+                },
+                StreamAppend {
+                    stream: StreamId::new(AggregateType::Thread, run.graph_thread_id.as_str()),
+                    expected_version: 0,
+                    events: begun.iter().map(|event| new(event.clone().into())).collect(),
+                },
+            ],
+            idempotency: None,
+        };
+        match app.ledger.append(append).await {
+            Ok(_) => return Ok(Started { context, thread, thread_version: begun.len() as u64 }),
+            Err(AppendError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(ApiError::of(ErrorCode::VersionConflict))
+}
+
+fn context_turns() -> u32 {
+    u32::try_from(CONTEXT_TURNS).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,93 @@
+//! The append that ends a run: its terminal event and, in the same transaction, a stand-in result
+//! for every call that has none.
+
+use crate::error::ApiError;
+use crate::ids::new_id;
+use crate::state::App;
+use devmind_domain::agent::stand_in_results;
+use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError};
+use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, StreamId};
+use devmind_domain::thread::{Thread, ThreadCommand, ThreadError, ThreadEvent};
+use devmind_domain::{Decider, ErrorCode};
+use devmind_ledger::{Append, AppendError, LedgerError, StreamAppend, load};
+use devmind_projections::RunRow;
+
+/// Races lost to other writers of the conversation before giving up.
+const MAX_TRIES: usize = 8;
+
+/// How a run ends.
+pub(super) struct RunEnd<'a> {
+    pub run: &'a RunRow,
+    pub thread: &'a Thread,
+    pub thread_version: u64,
+    /// What the stand-in results say.
+    pub stand_in: ErrorCode,
+    /// The command that ends the run, under the claim it was executed under.
+    pub command: ConversationCommand,
+}
+
+/// Why a run could not be ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SettleError {
+    /// It has ended, or a newer start of this process owns it: the fence has held.
+    #[error("the run is not ours to end: {0}")]
+    Refused(#[from] ConversationError),
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl From<SettleError> for ApiError {
+    fn from(error: SettleError) -> Self {
+        match error {
+            SettleError::Refused(error) => error.into(),
+            SettleError::Thread(error) => Self::internal(ErrorCode::Internal, &error),
+            SettleError::Append(error) => error.into(),
+            SettleError::Ledger(error) => error.into(),
+        }
+    }
+}
+
+pub(super) async fn append_end(app: &App, end: RunEnd<'_>) -> Result<(), SettleError> {
+    let RunEnd { run, thread, thread_version, stand_in, command } = end;
+    let metadata = app.server_metadata().run(&run.run_id).conversation(&run.conversation_id);
+    let new = |event: DomainEvent| NewEvent { event_id: new_id(), event, metadata: metadata.clone() };
+    let stand_ins = stand_in_events(thread, run, stand_in)?;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let (conversation, version) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
+        let events = conversation.decide(command.clone())?;
+        let mut streams = vec![StreamAppend {
+            stream: StreamId::new(AggregateType::Conversation, run.conversation_id.as_str()),
+            expected_version: version,
+            events: events.into_iter().map(|event| new(event.into())).collect(),
+        }];
+        if !stand_ins.is_empty() {
+            streams.push(StreamAppend {
+                stream: StreamId::new(AggregateType::Thread, run.graph_thread_id.as_str()),
+                expected_version: thread_version,
+                events: stand_ins.iter().map(|event| new(event.clone().into())).collect(),
+            });
+        }
+        match app.ledger.append(Append { streams, idempotency: None }).await {
+            Ok(_) => return Ok(()),
+            Err(AppendError::Conflict { .. }) if tries < MAX_TRIES => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn stand_in_events(thread: &Thread, run: &RunRow, code: ErrorCode) -> Result<Vec<ThreadEvent>, ThreadError> {
+    let mut thread = thread.clone();
+    let mut events = Vec::new();
+    for observed in stand_in_results(&thread.clone(), &run.graph_thread_id, code) {
+        let decided = thread.decide(ThreadCommand::ObserveResult(observed))?;
+        decided.iter().for_each(|event| thread.evolve(event));
+        events.extend(decided);
+    }
+    Ok(events)
+}

@@ -1,0 +1,160 @@
+//! One tool call of a run: admitted or refused, carried out in the server or on the device, and
+//! observed by the thread with exactly one result.
+
+use super::execution::{Execution, Halt};
+use crate::agui::AgUiEvent;
+use crate::device_gateway::calls::{CallContext, CallEnd};
+use crate::ids::{new_id, now};
+use devmind_domain::agent::PlannedCall;
+use devmind_domain::canonical::hash_json;
+use devmind_domain::ids::ToolCallId;
+use devmind_domain::thread::{ThreadCommand, ToolResultObserved};
+use devmind_domain::tool_call::*;
+use devmind_domain::tools::{Admission, ToolOutcome, admit, catalogue, server_tools};
+use devmind_ledger::{ExecuteError, execute};
+
+impl Execution {
+    pub(super) async fn run_tool(&mut self, planned: &PlannedCall) -> Result<(), Halt> {
+        if let Some(reason) = self.signal.reason() {
+            return Err(Halt::Stopped(reason));
+        }
+        let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
+        let admission = admit(catalogue(), &planned.call, planned.over_limit);
+        let request = self.request(&planned.call.id, &admission);
+        let outcome = match admission.refusal {
+            Some((stage, error)) => self.refuse(&tool_call_id, request, stage, error).await?,
+            None => match admission.target {
+                Target::Server => self.run_in_server(&tool_call_id, request).await?,
+                Target::Device => match self.run_on_device(&tool_call_id, request).await? {
+                    CallEnd::Outcome(outcome) => outcome,
+                    CallEnd::Stopped(reason, outcome) => {
+                        // The call was sent: the prompt says that its outcome is unknown, whatever
+                        // the device reports later.
+                        self.observe(&tool_call_id, &admission.tool, &outcome).await?;
+                        return Err(Halt::Stopped(reason));
+                    }
+                },
+            },
+        };
+        self.observe(&tool_call_id, &admission.tool, &outcome).await
+    }
+
+    fn request(&self, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
+        ToolCallRequested {
+            conversation_id: self.run.conversation_id.clone(),
+            turn_id: self.run.turn_id.clone(),
+            run_id: self.run.run_id.clone(),
+            user_id: self.run.user_id.clone(),
+            graph_thread_id: self.run.graph_thread_id.clone(),
+            model_call_id: model_call_id.to_owned(),
+            parent_tool_call_id: None,
+            tool: admission.tool.clone(),
+            tool_version: admission.version.clone(),
+            target: admission.target,
+            device_id: if admission.target == Target::Device { self.run.device_id.clone() } else { None },
+            arguments: admission.arguments.clone(),
+            call_hash: admission.call_hash.clone(),
+            risk: admission.risk,
+        }
+    }
+
+    async fn refuse(
+        &self,
+        id: &ToolCallId,
+        request: ToolCallRequested,
+        stage: &'static str,
+        error: ToolError,
+    ) -> Result<ToolOutcome, Halt> {
+        let command = ToolCallCommand::Refuse {
+            request: Box::new(request),
+            stage,
+            code: error.code.clone(),
+            by: "pipeline".to_owned(),
+        };
+        self.call_command(id, command).await?;
+        Ok(ToolOutcome { result: Err(error) })
+    }
+
+    async fn run_in_server(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<ToolOutcome, Halt> {
+        let (tool, arguments) = (request.tool.clone(), request.arguments.clone());
+        let dispatch = Dispatch {
+            run_id: self.run.run_id.clone(),
+            node_id: self.app.claim.node_id.clone(),
+            epoch: self.app.claim.epoch,
+            connection_id: None,
+            journal_id: None,
+            wait_ms: catalogue().get(&tool).map_or(0, |definition| definition.timeout_ms),
+            ttl_ms: 0,
+            attempt_is_live: false,
+            age_ms: 0,
+            request,
+        };
+        let state = self.call_command(id, ToolCallCommand::Dispatch(Box::new(dispatch))).await?;
+        if let Some(recorded) = &state.result {
+            return Ok(ToolOutcome::of(recorded));
+        }
+        let started_at = now();
+        let outcome = server_tools::execute(&tool, &arguments, started_at);
+        let (status, output, error) = match &outcome.result {
+            Ok(output) => (ResultStatus::Succeeded, Some(output.clone()), None),
+            Err(error) => (ResultStatus::Failed, None, Some(error.clone())),
+        };
+        let result = ToolResultRecorded {
+            executed_attempt_no: state.last_attempt(),
+            status,
+            output_sha256: output.as_ref().map(hash_json),
+            output,
+            error,
+            started_at: Some(started_at),
+            finished_at: Some(now()),
+            origin: ResultOrigin::Live,
+            connection_id: None,
+        };
+        let command = ToolCallCommand::RecordResult { result: Box::new(result), reporter: Reporter::Server };
+        self.call_command(id, command).await?;
+        Ok(outcome)
+    }
+
+    async fn run_on_device(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<CallEnd, Halt> {
+        let context = CallContext {
+            run_id: self.run.run_id.clone(),
+            conversation_title: self.run.title.clone(),
+            metadata: self.metadata(),
+            signal: self.signal.clone(),
+        };
+        self.app.gateway.call(&self.app.ledger, &self.app.claim, context, id, request).await.map_err(halted)
+    }
+
+    async fn call_command(&self, id: &ToolCallId, command: ToolCallCommand) -> Result<ToolCall, Halt> {
+        let done = execute::<ToolCall>(&self.app.ledger, id.as_str(), &self.metadata(), command, None).await;
+        done.map(|done| done.state).map_err(halted)
+    }
+
+    async fn observe(&mut self, id: &ToolCallId, tool: &str, outcome: &ToolOutcome) -> Result<(), Halt> {
+        let content = outcome.content(tool);
+        self.record(ThreadCommand::ObserveResult(ToolResultObserved {
+            tool_call_id: id.clone(),
+            ok: outcome.ok(),
+            content: content.clone(),
+            error: outcome.error_code(),
+        }))
+        .await?;
+        self.sink
+            .send(AgUiEvent::ToolCallResult {
+                message_id: new_id(),
+                tool_call_id: id.to_string(),
+                content,
+                role: "tool",
+            })
+            .await;
+        Ok(())
+    }
+}
+
+fn halted(error: ExecuteError<ToolCallError>) -> Halt {
+    match error {
+        ExecuteError::Refused(error) => error.into(),
+        ExecuteError::Append(error) => error.into(),
+        ExecuteError::Ledger(error) => error.into(),
+    }
+}

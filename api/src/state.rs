@@ -1,0 +1,65 @@
+//! What the parts of one server process share.
+
+use crate::device_gateway::Gateway;
+use crate::identity::Identities;
+use crate::model::Model;
+use crate::runs::ActiveRuns;
+use devmind_domain::conversation::Claim;
+use devmind_domain::event::{Actor, Metadata};
+use devmind_ledger::Ledger;
+use devmind_projections::Views;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// One server process.
+pub struct App {
+    /// The folder of log and views.
+    pub data: PathBuf,
+    /// The log.
+    pub ledger: Ledger,
+    /// The read models.
+    pub views: Views,
+    /// This start of this process: what its runs and dispatches belong to.
+    pub claim: Claim,
+    /// Who may ask.
+    pub identities: Identities,
+    /// Browser origins that may open the device socket.
+    pub allowed_origins: Vec<String>,
+    /// The model.
+    pub model: Arc<dyn Model>,
+    /// Devices and their calls.
+    pub gateway: Gateway,
+    /// Runs under way.
+    pub runs: ActiveRuns,
+    /// Tasks that execute runs; a run outlives its request.
+    pub run_tasks: TaskTracker,
+    /// Tasks that serve device sockets.
+    pub socket_tasks: TaskTracker,
+    /// Cancelled when the process begins to stop.
+    pub stopping: CancellationToken,
+}
+
+impl App {
+    /// Metadata of an event that this process causes.
+    pub fn server_metadata(&self) -> Metadata {
+        self.metadata(Actor::server(&self.claim.node_id))
+    }
+
+    /// Metadata of an event that `actor` causes.
+    pub fn metadata(&self, actor: Actor) -> Metadata {
+        Metadata::new(actor, self.claim.node_id.clone())
+    }
+
+    /// Waits until the views show everything that is in the log now, so that a caller reads its own
+    /// writes.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or the views do not catch up in time.
+    pub async fn caught_up(&self) -> Result<u64, crate::error::ApiError> {
+        let position = self.ledger.reader().head().await?.position;
+        self.views.wait_for(position).await?;
+        Ok(position)
+    }
+}
