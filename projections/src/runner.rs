@@ -7,7 +7,7 @@ use crate::apply::{Applied, Failure, Progress, apply, stored};
 use crate::projection::Projection;
 use crate::store::Store;
 use devmind_domain::event::RecordedEvent;
-use devmind_ledger::LedgerReader;
+use devmind_ledger::{LedgerError, LedgerReader};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl ProjectionRunner {
         Self { store, ledger, tasks }
     }
 
-    /// Follows the log until cancelled. A transaction under way is finished first.
+    /// Follows the log until cancelled, or until the ledger is closed. A transaction under way is finished first.
     pub async fn run(self, cancel: CancellationToken) {
         let mut running = JoinSet::new();
         for task in self.tasks {
@@ -66,7 +66,7 @@ struct Keeper {
 
 /// Why the log is followed from another position, or not at all.
 enum Turn {
-    Cancelled,
+    Ended,
     Moved,
     Retry,
     Failed,
@@ -76,7 +76,7 @@ impl Keeper {
     async fn keep(self) {
         loop {
             let pause = match self.follow().await {
-                Turn::Cancelled => return,
+                Turn::Ended => return,
                 Turn::Moved => continue,
                 Turn::Retry => RETRY,
                 Turn::Failed => LOOK_AFTER_FAILURE,
@@ -103,11 +103,12 @@ impl Keeper {
         loop {
             let next = tokio::select! {
                 biased;
-                () = self.cancel.cancelled() => return Turn::Cancelled,
+                () = self.cancel.cancelled() => return Turn::Ended,
                 next = follower.next() => next,
             };
             let events = match next {
                 Ok(events) => events,
+                Err(LedgerError::Closed) => return Turn::Ended,
                 Err(error) => {
                     tracing::warn!(projection.name = self.name(), error = %error, "the log cannot be read; trying again");
                     return Turn::Retry;

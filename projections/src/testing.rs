@@ -1,1 +1,317 @@
+//! What the tests of this crate share: hand-made events, a real ledger in a temporary folder, and
+//! reading what the projections made of them.
 
+use crate::apply::{Applied, Progress, apply};
+use crate::projection::Projection;
+use crate::registry::PROJECTIONS;
+use crate::runner::ProjectionRunner;
+use crate::store::{Projections, Store};
+use crate::views::Views;
+use devmind_domain::Timestamp;
+use devmind_domain::conversation::*;
+use devmind_domain::device::*;
+use devmind_domain::event::*;
+use devmind_domain::ids::*;
+use devmind_domain::node::*;
+use devmind_domain::tool_call::*;
+use devmind_ledger::{Append, Ledger, StreamAppend};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// An event with its stream's id.
+pub type Fact = (&'static str, DomainEvent);
+
+pub fn stream(id: &str, event: &DomainEvent) -> StreamId {
+    let kind = match event {
+        DomainEvent::Conversation(_) => AggregateType::Conversation,
+        DomainEvent::Thread(_) => AggregateType::Thread,
+        DomainEvent::ToolCall(_) => AggregateType::ToolCall,
+        DomainEvent::Device(_) => AggregateType::Device,
+        DomainEvent::Node(_) => AggregateType::Node,
+    };
+    StreamId::new(kind, id)
+}
+
+pub fn metadata() -> Metadata {
+    Metadata::new(Actor::user("ann"), "n1".into())
+}
+
+/// Recorded events at positions 1, 2, 3 …, one millisecond apart.
+pub fn recorded(facts: &[Fact]) -> Vec<Arc<RecordedEvent>> {
+    let mut versions: HashMap<StreamId, u64> = HashMap::new();
+    let record = |(position, (id, event)): (u64, &Fact)| {
+        let stream = stream(id, event);
+        let sequence = versions.entry(stream.clone()).or_default();
+        *sequence += 1;
+        Arc::new(RecordedEvent {
+            partition: 0,
+            position,
+            event_id: format!("e{position}"),
+            stream,
+            sequence: *sequence,
+            event_type: event.type_name().to_owned(),
+            event_version: event.version(),
+            payload: event.payload(),
+            metadata: "{}".to_owned(),
+            recorded_at: at(position),
+            leaf_hash: [u8::try_from(position % 256).expect("a byte"); 32],
+        })
+    };
+    (1..).zip(facts).map(record).collect()
+}
+
+/// The moment of the event at a position.
+pub fn at(position: u64) -> Timestamp {
+    Timestamp::from_micros(i64::try_from(position).expect("small") * 1_000)
+}
+
+/// A store in memory with all events applied, in batches of `size`.
+pub async fn store_of(events: &[Arc<RecordedEvent>], size: usize) -> Store {
+    let projections = PROJECTIONS.to_vec();
+    let store = Store::in_memory(&projections).await.expect("in memory");
+    for projection in projections {
+        let mut position = 0;
+        for batch in events.chunks(size) {
+            position = applied(&store, projection, position, batch).await.position;
+        }
+    }
+    store
+}
+
+/// Applies a batch that must go through.
+pub async fn applied(store: &Store, projection: &dyn Projection, from: u64, events: &[Arc<RecordedEvent>]) -> Progress {
+    match apply(&store.write, projection, from, events).await.expect("the store works") {
+        Applied::Now(now) if now.failed.is_none() => now,
+        other => panic!("{}: {other:?}", projection.name()),
+    }
+}
+
+/// Every row of every table, as text.
+pub async fn dump(store: &Store) -> Vec<String> {
+    let mut rows = Vec::new();
+    for table in PROJECTIONS.iter().flat_map(|projection| projection.tables()) {
+        let names: Vec<String> = sqlx::query_scalar("SELECT name FROM pragma_table_info($1)")
+            .bind(*table)
+            .fetch_all(&store.read)
+            .await
+            .expect("a table");
+        let pairs = names.iter().map(|name| format!("'{name}', {name}")).collect::<Vec<_>>().join(", ");
+        let sql = format!("SELECT json_object('table', '{table}', {pairs}) FROM {table} ORDER BY 1");
+        rows.extend(sqlx::query_scalar::<_, String>(&sql).fetch_all(&store.read).await.expect("rows"));
+    }
+    rows
+}
+
+/// One row of a query as JSON.
+pub async fn row(store: &Store, columns: &str, rest: &str) -> Value {
+    let pairs = columns.split(", ").map(|name| format!("'{name}', {name}")).collect::<Vec<_>>().join(", ");
+    let sql = format!("SELECT json_object({pairs}) FROM {rest}");
+    let text: Option<String> = sqlx::query_scalar(&sql).fetch_optional(&store.read).await.expect("a query");
+    text.map_or(Value::Null, |text| serde_json::from_str(&text).expect("JSON"))
+}
+
+/// A ledger in a temporary folder, with its views' file beside it.
+pub struct Bench {
+    pub folder: TempDir,
+    pub ledger: Ledger,
+    versions: HashMap<StreamId, u64>,
+}
+
+impl Bench {
+    pub async fn new() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let ledger = Ledger::open(&folder.path().join("ledger.sqlite")).await.expect("a ledger");
+        Self { folder, ledger, versions: HashMap::new() }
+    }
+
+    pub fn views_file(&self) -> PathBuf {
+        self.folder.path().join("views.sqlite")
+    }
+
+    /// Appends facts one by one; answers the last one's position.
+    pub async fn append(&mut self, facts: impl IntoIterator<Item = Fact>) -> u64 {
+        let mut position = 0;
+        for (id, event) in facts {
+            let stream = stream(id, &event);
+            let version = self.versions.entry(stream.clone()).or_default();
+            let event = NewEvent { event_id: uuid::Uuid::now_v7().to_string(), event, metadata: metadata() };
+            let append = StreamAppend { stream, expected_version: *version, events: vec![event] };
+            *version += 1;
+            let append = Append { streams: vec![append], idempotency: None };
+            position = self.ledger.append(append).await.expect("appended").position();
+        }
+        position
+    }
+
+    /// The views of the log as it stands, built in memory.
+    pub async fn views(&self) -> Views {
+        Views::at(self.ledger.reader(), u64::MAX).await.expect("views")
+    }
+
+    /// Opens the views' file and starts its runner.
+    pub async fn serve(&self) -> Served {
+        self.serve_with(PROJECTIONS.to_vec()).await
+    }
+
+    pub async fn serve_with(&self, projections: Projections) -> Served {
+        let opened = Views::open_with(&self.views_file(), self.ledger.reader().clone(), projections).await;
+        let (views, runner) = opened.expect("views");
+        Served::start(views, runner)
+    }
+}
+
+/// Views with their running runner.
+pub struct Served {
+    pub views: Views,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Served {
+    pub fn start(views: Views, runner: ProjectionRunner) -> Self {
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(runner.run(cancel.clone()));
+        Self { views, cancel, task }
+    }
+
+    /// Ends the runner and closes the file.
+    pub async fn stop(self) {
+        self.cancel.cancel();
+        self.task.await.expect("the runner ends");
+        self.views.close().await;
+    }
+}
+
+// Facts, by their shortest names.
+
+pub fn conversation(id: &'static str, event: impl Into<ConversationEvent>) -> Fact {
+    (id, DomainEvent::Conversation(event.into()))
+}
+pub fn tool_call(id: &'static str, event: impl Into<ToolCallEvent>) -> Fact {
+    (id, DomainEvent::ToolCall(event.into()))
+}
+pub fn device(id: &'static str, event: impl Into<DeviceEvent>) -> Fact {
+    (id, DomainEvent::Device(event.into()))
+}
+pub fn node(event: impl Into<NodeEvent>) -> Fact {
+    ("n1", DomainEvent::Node(event.into()))
+}
+pub fn started(id: &'static str, user: &str) -> Fact {
+    conversation(id, ConversationStarted { user_id: user.into(), title: format!("title of {id}") })
+}
+pub fn asked(id: &'static str, turn: &str, sequence_no: u32) -> Fact {
+    let (message_id, content) = (format!("q-{turn}").into(), format!("question {turn}"));
+    conversation(id, TurnPrepared { turn_id: turn.into(), sequence_no, message_id, content, device_id: None })
+}
+pub fn prepared(id: &'static str, run: &str, turn: &str, kind: RunKind) -> Fact {
+    let trigger = match kind {
+        RunKind::Normal => RunTrigger::Ask,
+        RunKind::Resume => RunTrigger::Approval,
+        RunKind::Retry => RunTrigger::Retry,
+    };
+    let (run_id, turn_id, graph_thread_id) = (run.into(), turn.into(), format!("thread-{run}").into());
+    let (parent_run_id, device_id) = (None, Some("d1".into()));
+    conversation(
+        id,
+        RunPrepared { run_id, turn_id, kind, trigger, run_seq: 1, graph_thread_id, parent_run_id, device_id },
+    )
+}
+pub fn claimed(id: &'static str, run: &str) -> Fact {
+    conversation(id, RunClaimed { run_id: run.into(), node_id: "n1".into(), epoch: 1, context_hash: "h".into() })
+}
+pub fn succeeded(id: &'static str, run: &str, answer: &str) -> Fact {
+    let message_id = format!("a-{run}").into();
+    conversation(id, RunSucceeded { run_id: run.into(), message_id, answer: answer.into() })
+}
+pub fn failed(id: &'static str, run: &str, partial: &str) -> Fact {
+    let message_id = (!partial.is_empty()).then(|| format!("a-{run}").into());
+    let (error_code, error_message) = ("MODEL_TIMEOUT".into(), "it was silent".into());
+    let partial_text = partial.into();
+    conversation(id, RunFailed { run_id: run.into(), error_code, error_message, message_id, partial_text })
+}
+pub fn cancelled(id: &'static str, run: &str, error_code: RunCancelReason, partial: &str) -> Fact {
+    let message_id = (!partial.is_empty()).then(|| format!("a-{run}").into());
+    conversation(id, RunCancelled { run_id: run.into(), error_code, message_id, partial_text: partial.into() })
+}
+pub fn requested(id: &'static str, run: &str) -> Fact {
+    tool_call(
+        id,
+        ToolCallRequested {
+            conversation_id: "c1".into(),
+            turn_id: "t1".into(),
+            run_id: run.into(),
+            user_id: "ann".into(),
+            graph_thread_id: "thread-r1".into(),
+            model_call_id: "1".into(),
+            parent_tool_call_id: None,
+            tool: "workspace.read_file".into(),
+            tool_version: "1".into(),
+            target: Target::Device,
+            device_id: Some("d1".into()),
+            arguments: json!({"path": "README.md"}),
+            call_hash: "hash".into(),
+            risk: Risk::Medium,
+        },
+    )
+}
+/// A dispatch by run r1 on process n1.
+pub fn dispatched(id: &'static str, attempt_no: u32, epoch: u64, connection: Option<&str>) -> Fact {
+    let (connection_id, journal_id) = (connection.map(ConnectionId::from), connection.map(|_| "j1".to_owned()));
+    let (run_id, node_id, wait_ms, ttl_ms) = ("r1".into(), "n1".into(), 120_000, 105_000);
+    tool_call(id, ToolDispatched { attempt_no, run_id, node_id, epoch, connection_id, journal_id, wait_ms, ttl_ms })
+}
+pub fn result(id: &'static str, executed_attempt_no: u32, status: ResultStatus) -> Fact {
+    let succeeded = status == ResultStatus::Succeeded;
+    tool_call(
+        id,
+        ToolResultRecorded {
+            executed_attempt_no,
+            status,
+            output: succeeded.then(|| json!({"content": "hello"})),
+            output_sha256: succeeded.then(|| "sha".to_owned()),
+            error: (!succeeded).then(|| ToolError { code: "OF_THE_RESULT".into(), message: "so it was".into() }),
+            started_at: None,
+            finished_at: None,
+            origin: ResultOrigin::Live,
+            connection_id: None,
+        },
+    )
+}
+pub fn connected(id: &'static str, connection: &str, connection_epoch: u64) -> Fact {
+    device(
+        id,
+        DeviceConnected {
+            connection_id: connection.into(),
+            connection_epoch,
+            node_id: "n1".into(),
+            instance_id: "i1".into(),
+            journal_id: "j1".into(),
+            journal_epoch: 1,
+            version: "0.1.0".into(),
+            remote: "127.0.0.1:5".into(),
+        },
+    )
+}
+pub fn synced(id: &'static str, connection: &str) -> Fact {
+    device(id, ToolRegistrySynced { connection_id: connection.into(), tools: vec![] })
+}
+pub fn disconnected(id: &'static str, connection: &str) -> Fact {
+    device(id, DeviceDisconnected { connection_id: connection.into(), code: 1006, reason: "gone".into() })
+}
+pub fn replaced(id: &'static str, old: &str, new: &str) -> Fact {
+    device(id, DeviceReplaced { old_connection_id: old.into(), new_connection_id: new.into() })
+}
+pub fn node_started(epoch: u64) -> Fact {
+    node(NodeStarted { node_id: "n1".into(), epoch, version: "0.1.0".into() })
+}
+pub fn node_stopped(epoch: u64) -> Fact {
+    node(NodeStopped { node_id: "n1".into(), epoch })
+}
+pub fn node_lost(epoch: u64) -> Fact {
+    node(NodeLost { node_id: "n1".into(), epoch })
+}

@@ -1,0 +1,5 @@
+//! Makes cargo notice a new migration, which `sqlx::migrate!` embeds at compile time.
+
+fn main() {
+    println!("cargo:rerun-if-changed=../migrations/sqlite/views");
+}
