@@ -54,3 +54,20 @@ macro_rules! adapt_to_cqrs_es {
     };
 }
 pub(crate) use adapt_to_cqrs_es;
+
+#[cfg(test)]
+mod tests {
+    use crate::Decider;
+
+    #[test]
+    fn an_aggregate_has_one_name_in_this_crate_and_in_the_cqrs_es_family() {
+        fn check<A: Decider + cqrs_es::Aggregate>() {
+            assert_eq!(<A as cqrs_es::Aggregate>::TYPE, <A as Decider>::TYPE.as_str());
+        }
+        check::<crate::conversation::Conversation>();
+        check::<crate::thread::Thread>();
+        check::<crate::tool_call::ToolCall>();
+        check::<crate::device::Device>();
+        check::<crate::node::Node>();
+    }
+}

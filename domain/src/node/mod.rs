@@ -142,4 +142,26 @@ mod tests {
             .when(NodeCommand::Stop { epoch: 1 })
             .then_expect_error(NodeError::Superseded { current: 2 });
     }
+
+    #[test]
+    fn a_start_ends_in_order_once() {
+        let stopped: NodeEvent = NodeStopped { node_id: "n".into(), epoch: 1 }.into();
+        let stop = || NodeCommand::Stop { epoch: 1 };
+        let given = vec![started(1)];
+        TestFramework::<Node>::with(()).given(given).when(stop()).then_expect_events(vec![stopped.clone()]);
+        let lost: NodeEvent = NodeLost { node_id: "n".into(), epoch: 1 }.into();
+        for end in [stopped, lost] {
+            TestFramework::<Node>::with(()).given(vec![started(1), end]).when(stop()).then_expect_events(vec![]);
+        }
+    }
+
+    #[test]
+    fn a_late_end_of_an_older_start_does_not_end_the_newer_one() {
+        let mut node = Node::default();
+        let late: NodeEvent = NodeLost { node_id: "n".into(), epoch: 1 }.into();
+        for event in [started(1), started(2), late] {
+            node.evolve(&event);
+        }
+        assert!(!node.ended && node.epoch == 2);
+    }
 }

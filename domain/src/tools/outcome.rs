@@ -1,6 +1,7 @@
 //! What the model is told of a call.
 
 use crate::ErrorCode;
+use crate::canonical::canonical_json;
 use crate::tool_call::{ResultStatus, ToolError, ToolResultRecorded};
 use serde_json::{Value, json};
 
@@ -49,11 +50,66 @@ impl ToolOutcome {
         self.result.as_ref().err().map(|error| error.code.clone())
     }
 
-    /// The JSON text the model sees.
+    /// The JSON text the model sees. Canonical, so that an output read back from the ledger (where 1.0
+    /// is written as 1) gives the same bytes as the live one.
     pub fn content(&self, tool: &str) -> String {
-        match &self.result {
-            Ok(data) => json!({ "ok": true, "tool": tool, "data": data }).to_string(),
-            Err(error) => json!({ "ok": false, "tool": tool, "data": null, "error": error }).to_string(),
+        canonical_json(&match &self.result {
+            Ok(data) => json!({ "ok": true, "tool": tool, "data": data }),
+            Err(error) => json!({ "ok": false, "tool": tool, "data": null, "error": error }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool_call::ResultOrigin;
+
+    fn recorded(status: ResultStatus, output: Option<Value>, error: Option<ToolError>) -> ToolResultRecorded {
+        ToolResultRecorded {
+            executed_attempt_no: 1,
+            status,
+            output,
+            output_sha256: None,
+            error,
+            started_at: None,
+            finished_at: None,
+            origin: ResultOrigin::Live,
+            connection_id: None,
+        }
+    }
+
+    #[test]
+    fn the_model_is_told_the_output_or_the_code_and_never_both() {
+        let content = ToolOutcome::success(json!({"sum": 5})).content("add");
+        assert_eq!(content, r#"{"data":{"sum":5},"ok":true,"tool":"add"}"#);
+        let refused = ToolOutcome::failure(ErrorCode::ConfirmationRejected, "no");
+        let expected = r#"{"data":null,"error":{"code":"CONFIRMATION_REJECTED","message":"no"},"ok":false,"tool":"t"}"#;
+        assert_eq!(refused.content("t"), expected);
+        assert!(!refused.ok());
+    }
+
+    #[test]
+    fn an_output_from_the_ledger_gives_the_model_the_same_bytes_as_the_live_one() {
+        for output in [json!({"sum": 1.0}), json!([1e21, 0.1, 1e-7]), json!({"b": "é", "a": null})] {
+            let stored = serde_json::from_str(&canonical_json(&output)).expect("JSON");
+            let live = ToolOutcome::success(output).content("add");
+            assert_eq!(ToolOutcome::success(stored).content("add"), live);
+        }
+    }
+
+    #[test]
+    fn the_outcome_of_a_settled_call_is_its_output_or_always_some_code() {
+        let error = ToolError { code: "NOT_TEXT".into(), message: "binary".into() };
+        for (status, output, error, expected) in [
+            (ResultStatus::Succeeded, Some(json!(1)), None, None),
+            (ResultStatus::Succeeded, None, None, Some("OUTPUT_NOT_STORED")),
+            (ResultStatus::Failed, None, Some(error.clone()), Some("NOT_TEXT")),
+            (ResultStatus::Rejected, Some(json!(1)), Some(error), Some("NOT_TEXT")),
+            (ResultStatus::Indeterminate, None, None, Some("EXECUTION_FAILED")),
+        ] {
+            let outcome = ToolOutcome::of(&recorded(status, output, error));
+            assert_eq!(outcome.error_code().as_deref(), expected, "{status:?}");
         }
     }
 }

@@ -6,10 +6,13 @@
 //! projections, export, replay) sees the same facts.
 
 use crate::canonical::{self, Hash};
-use crate::ids::{ConversationId, NodeId, RunId};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+mod metadata;
+
+pub use metadata::{Actor, ActorKind, Metadata};
 
 /// The kinds of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,113 +65,6 @@ impl StreamId {
 impl fmt::Display for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.aggregate_type, self.aggregate_id)
-    }
-}
-
-/// Who caused an event.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Actor {
-    /// What kind of actor.
-    pub kind: ActorKind,
-    /// The actor's id within its kind.
-    pub id: String,
-}
-
-/// The kinds of actors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ActorKind {
-    /// A person.
-    User,
-    /// A person's device program.
-    Device,
-    /// A server process.
-    Server,
-    /// A person who runs the server.
-    Operator,
-}
-
-impl Actor {
-    /// A person.
-    pub fn user(id: impl fmt::Display) -> Self {
-        Self { kind: ActorKind::User, id: id.to_string() }
-    }
-    /// A device program.
-    pub fn device(id: impl fmt::Display) -> Self {
-        Self { kind: ActorKind::Device, id: id.to_string() }
-    }
-    /// A server process.
-    pub fn server(id: &NodeId) -> Self {
-        Self { kind: ActorKind::Server, id: id.to_string() }
-    }
-}
-
-impl fmt::Display for Actor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            ActorKind::User => "user",
-            ActorKind::Device => "device",
-            ActorKind::Server => "server",
-            ActorKind::Operator => "operator",
-        };
-        write!(f, "{kind}:{}", self.id)
-    }
-}
-
-/// What is known about an event besides its payload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Metadata {
-    /// Who caused it.
-    pub actor: Actor,
-    /// The run it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub correlation_id: Option<RunId>,
-    /// The event that led to it, by `event_id`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub causation_id: Option<String>,
-    /// The conversation it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub conversation_id: Option<ConversationId>,
-    /// The client's key for the request that caused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub idempotency_key: Option<String>,
-    /// SHA-256 of that request, so that the index of keys can be rebuilt from the log.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request_hash: Option<String>,
-    /// The server process that appended it.
-    pub node_id: NodeId,
-    /// W3C trace context of the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub traceparent: Option<String>,
-}
-
-impl Metadata {
-    /// Metadata with the two fields that are always there.
-    pub fn new(actor: Actor, node_id: NodeId) -> Self {
-        Self {
-            actor,
-            correlation_id: None,
-            causation_id: None,
-            conversation_id: None,
-            idempotency_key: None,
-            request_hash: None,
-            node_id,
-            traceparent: None,
-        }
-    }
-
-    /// Of this run.
-    #[must_use]
-    pub fn run(mut self, run_id: &RunId) -> Self {
-        self.correlation_id = Some(run_id.clone());
-        self
-    }
-
-    /// Of this conversation.
-    #[must_use]
-    pub fn conversation(mut self, conversation_id: &ConversationId) -> Self {
-        self.conversation_id = Some(conversation_id.clone());
-        self
     }
 }
 
