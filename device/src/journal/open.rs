@@ -1,0 +1,102 @@
+//! Opening the journal: migrate, check, count the opening, and settle what the last start left.
+
+use super::{Journal, Settlement, settle};
+use crate::error::DeviceError;
+use crate::state_dir::StateDir;
+use devmind_domain::ErrorCode;
+use devmind_domain::ids::ToolCallId;
+use devmind_domain::tool_call::ResultStatus;
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{Connection as _, SqliteConnection};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::atomic::AtomicBool;
+use tokio::sync::Mutex;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+impl Journal {
+    /// Opens (creates, migrates) the journal of a state folder for this start of the program.
+    ///
+    /// What an earlier start had reserved was not begun: it is settled as `cancelled/NOT_EXECUTED`.
+    /// What it was executing may have happened: it is settled as `indeterminate/DEVICE_RESTARTED`.
+    /// Neither is ever executed again; both are reported.
+    ///
+    /// # Errors
+    /// `DEVICE_JOURNAL_FAILED` when the file is damaged or cannot be written, `LEDGER_SCHEMA_NEWER`
+    /// when a newer version made it. Nothing is deleted.
+    pub async fn open(state: StateDir, instance_id: &str) -> Result<Self, DeviceError> {
+        let file = state.journal_file();
+        let shown = file.display().to_string();
+        // SQLite gives its companion files the rights of the main file.
+        let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
+        made.map_err(|error| unusable(&shown, &sqlx::Error::Io(error)))?;
+        let options = SqliteConnectOptions::new()
+            .filename(&file)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            // macOS: a flush must reach the disk, not only the drive's cache.
+            .pragma("fullfsync", "1")
+            .foreign_keys(true);
+        let mut connection =
+            SqliteConnection::connect_with(&options).await.map_err(|error| unusable(&shown, &error))?;
+        check(&mut connection).await.map_err(|error| unusable(&shown, &error))?;
+        MIGRATIONS.run(&mut connection).await.map_err(|error| match error {
+            MigrateError::VersionMissing(_) => {
+                DeviceError::new(ErrorCode::LedgerSchemaNewer, format!("{shown} was made by a newer version of this program"))
+            }
+            other => unusable(&shown, &sqlx::Error::Migrate(Box::new(other))),
+        })?;
+        let (journal_id, epoch) = start(&mut connection).await.map_err(|error| unusable(&shown, &error))?;
+        let journal = Self {
+            connection: Mutex::new(connection),
+            poisoned: AtomicBool::new(false),
+            state,
+            journal_id,
+            epoch,
+            instance_id: instance_id.to_owned(),
+        };
+        journal.clean(crate::clock::now()).await.map_err(|error| {
+            DeviceError::new(error.code(), format!("{shown} cannot be written")).caused_by(error)
+        })?;
+        Ok(journal)
+    }
+}
+
+fn unusable(file: &str, error: &sqlx::Error) -> DeviceError {
+    DeviceError::new(ErrorCode::DeviceJournalFailed, format!("the journal {file} cannot be used: {error}")).with_hint(
+        "keep the file and restore a good copy, or move the whole state folder away to start as a new device; \
+         nothing was changed",
+    )
+}
+
+/// Damage is found before anything is decided from the file.
+async fn check(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    let found: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(connection).await?;
+    if found == "ok" { Ok(()) } else { Err(sqlx::Error::Protocol(found)) }
+}
+
+/// Counts the opening and settles what was left, in one durable step.
+async fn start(connection: &mut SqliteConnection) -> Result<(String, u64), sqlx::Error> {
+    let mut transaction = connection.begin().await?;
+    let counted = "INSERT INTO journal (one, journal_id, epoch, purged_through) VALUES (1, ?, 1, -1)
+                   ON CONFLICT (one) DO UPDATE SET epoch = epoch + 1 RETURNING journal_id, epoch";
+    let (journal_id, epoch): (String, i64) =
+        sqlx::query_as(counted).bind(uuid::Uuid::now_v7().to_string()).fetch_one(&mut *transaction).await?;
+    let left = "SELECT tool_call_id, phase FROM calls WHERE phase <> 'settled' ORDER BY reserved_at, rowid";
+    let left: Vec<(String, String)> = sqlx::query_as(left).fetch_all(&mut *transaction).await?;
+    for (id, phase) in left {
+        let settlement = if phase == "reserved" {
+            let message = "the device program ended before it began the call";
+            Settlement::without_success(ResultStatus::Cancelled, ErrorCode::NotExecuted, message)
+        } else {
+            let message = "the device program ended while executing the call";
+            Settlement::without_success(ResultStatus::Indeterminate, ErrorCode::DeviceRestarted, message)
+        };
+        tracing::warn!(tool_call.id = %id, phase, "a call was left open by the last start; it is settled and not executed");
+        settle(&mut transaction, &ToolCallId(id), &settlement).await?;
+    }
+    transaction.commit().await?;
+    Ok((journal_id, epoch.cast_unsigned()))
+}

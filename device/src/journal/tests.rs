@@ -1,0 +1,227 @@
+//! The journal's transitions, restarts and refusals, on a real file.
+
+use super::*;
+use crate::error::DeviceError;
+use devmind_domain::limits::{OUTPUT_DAYS, TOMBSTONE_DAYS};
+use devmind_domain::tool_call::{Phase, ResultStatus};
+use serde_json::json;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+const DAY_MS: i64 = 24 * 3_600 * 1_000;
+
+async fn open(folder: &Path) -> Journal {
+    try_open(folder).await.expect("journal opens")
+}
+
+async fn try_open(folder: &Path) -> Result<Journal, DeviceError> {
+    Journal::open(StateDir::open(&folder.join("state"))?, "instance").await
+}
+
+fn owner(name: &str) -> Owner {
+    Owner { server_id: name.to_owned(), user_hash: "ada".to_owned() }
+}
+
+fn request(id: &str) -> CallRequest {
+    CallRequest {
+        tool_call_id: id.into(),
+        run_id: "run".into(),
+        attempt_no: 1,
+        tool_name: "workspace.read_file".into(),
+        tool_version: "1".into(),
+        arguments_json: "{}".into(),
+        call_hash: "hash".into(),
+        requires_confirmation: true,
+        execution_timeout_ms: 1_000,
+        ttl_ms: 1_000,
+        call_created_at: clock::now(),
+        device_id: "device".into(),
+        conversation_title: "title".into(),
+    }
+}
+
+fn success() -> Settlement {
+    Settlement::succeeded(&json!({ "content": "x" }))
+}
+
+async fn result_of(journal: &Journal, id: &str) -> Option<(ResultStatus, Option<String>)> {
+    let row = journal.find(&id.into()).await.expect("readable")?;
+    row.outcome.ok().map(|result| (result.status, result.error.map(|error| error.code)))
+}
+
+#[tokio::test]
+async fn a_call_goes_forward_only_and_its_first_settlement_stays() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    let id = ToolCallId::from("call");
+    assert!(!journal.begin(&id).await.expect("readable"), "nothing begins without a reservation");
+    journal.reserve(&request("call"), &owner("s")).await.expect("reserved");
+    assert_eq!(journal.find(&id).await.expect("read").expect("row").outcome, Err(Phase::Reserved));
+    assert!(journal.begin(&id).await.expect("begun"));
+    assert!(!journal.begin(&id).await.expect("asked"), "a call begins once");
+    assert!(journal.settle(&id, &success()).await.expect("settled"));
+    let late = Settlement::without_success(ResultStatus::Failed, ErrorCode::ExecutionTimeout, "late");
+    assert!(!journal.settle(&id, &late).await.expect("asked"), "a call is settled once");
+    assert_eq!(result_of(&journal, "call").await, Some((ResultStatus::Succeeded, None)));
+    assert!(!journal.begin(&id).await.expect("asked"), "a settled call does not begin");
+}
+
+#[tokio::test]
+async fn a_restart_settles_what_was_left_and_never_lets_it_run() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    let (journal_id, epoch) = (journal.journal_id().to_owned(), journal.epoch());
+    for id in ["reserved", "executing", "done"] {
+        journal.reserve(&request(id), &owner("s")).await.expect("reserved");
+    }
+    assert!(journal.begin(&"executing".into()).await.expect("begun"));
+    journal.settle(&"done".into(), &success()).await.expect("settled");
+    // Dropped like a killed process: nothing is closed.
+    drop(journal);
+
+    let journal = open(folder.path()).await;
+    assert_eq!(journal.journal_id(), journal_id);
+    assert_eq!(journal.epoch(), epoch + 1);
+    let expected = [
+        ("reserved", ResultStatus::Cancelled, Some("NOT_EXECUTED")),
+        ("executing", ResultStatus::Indeterminate, Some("DEVICE_RESTARTED")),
+        ("done", ResultStatus::Succeeded, None),
+    ];
+    for (id, status, code) in expected {
+        assert_eq!(result_of(&journal, id).await, Some((status, code.map(str::to_owned))), "{id}");
+        assert!(!journal.begin(&id.into()).await.expect("asked"), "{id} must not run again");
+    }
+    assert_eq!(journal.pending(&owner("s"), 0, 10).await.expect("pending").len(), 3, "all three are reported");
+}
+
+#[tokio::test]
+async fn results_wait_for_their_own_server_and_user_in_the_order_of_settling() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    for (id, server) in [("a", "s"), ("b", "other"), ("c", "s"), ("d", "s")] {
+        journal.reserve(&request(id), &owner(server)).await.expect("reserved");
+    }
+    for id in ["d", "b", "a", "c"] {
+        journal.settle(&id.into(), &success()).await.expect("settled");
+    }
+    let ids = async |after, limit| -> Vec<String> {
+        let rows = journal.pending(&owner("s"), after, limit).await.expect("pending");
+        rows.into_iter().map(|row| row.outcome.expect("settled").tool_call_id.0).collect()
+    };
+    assert_eq!(ids(0, 10).await, ["d", "a", "c"]);
+    assert_eq!(ids(0, 1).await, ["d"]);
+    assert_eq!(ids(1, 10).await, ["a", "c"]);
+    journal.acknowledge(&"a".into(), Disposition::Stored).await.expect("acked");
+    journal.park(&"c".into(), "EVENT_TOO_LARGE").await.expect("parked");
+    assert_eq!(ids(0, 10).await, ["d"]);
+    let stranger = Owner { user_hash: "bob".into(), ..owner("s") };
+    assert!(journal.pending(&stranger, 0, 10).await.expect("pending").is_empty());
+}
+
+#[tokio::test]
+async fn an_output_outlives_its_ack_and_the_memory_of_the_call_outlives_the_output() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    let id = ToolCallId::from("call");
+    for name in ["call", "unacked"] {
+        journal.reserve(&request(name), &owner("s")).await.expect("reserved");
+        journal.settle(&name.into(), &success()).await.expect("settled");
+    }
+    journal.acknowledge(&id, Disposition::Stored).await.expect("acked");
+    let output = async |id: &str| {
+        let row = journal.find(&id.into()).await.expect("read").expect("remembered");
+        let result = row.outcome.expect("settled");
+        (result.output.is_some(), result.output_discarded, result.output_sha256.is_some())
+    };
+    journal.clean(clock::now().plus_millis((OUTPUT_DAYS - 1) * DAY_MS)).await.expect("cleaned");
+    assert_eq!(output("call").await, (true, false, true), "kept after the ack");
+    journal.clean(clock::now().plus_millis((OUTPUT_DAYS + 1) * DAY_MS)).await.expect("cleaned");
+    assert_eq!(output("call").await, (false, true, true), "gone, and says so");
+    assert_eq!(output("unacked").await, (true, false, true), "never dropped before the ack");
+
+    let created = request("x").call_created_at;
+    journal.admit(created).await.expect("young");
+    journal.clean(clock::now().plus_millis((TOMBSTONE_DAYS + 1) * DAY_MS)).await.expect("cleaned");
+    assert_eq!(journal.find(&id).await.expect("read"), None, "forgotten");
+    assert_eq!(journal.admit(Timestamp::from_micros(0)).await, Err(JournalError::TooOld), "and so not run again");
+    journal.admit(clock::now()).await.expect("new calls are taken");
+    assert!(journal.find(&"unacked".into()).await.expect("read").is_some());
+}
+
+#[tokio::test]
+async fn too_many_unacknowledged_results_refuse_new_calls() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    let verdict = Settlement::without_success(ResultStatus::Rejected, ErrorCode::PathNotFound, "no");
+    sqlx::raw_sql("PRAGMA synchronous = OFF").execute(&mut *journal.connection.lock().await).await.expect("fast");
+    for n in 0..MAX_UNACKED_RESULTS {
+        journal.admit(clock::now()).await.expect("room");
+        journal.record_verdict(&request(&format!("call {n}")), &owner("s"), &verdict).await.expect("recorded");
+    }
+    assert_eq!(journal.admit(clock::now()).await, Err(JournalError::Full));
+    journal.acknowledge(&"call 0".into(), Disposition::Duplicate).await.expect("acked");
+    journal.admit(clock::now()).await.expect("room again");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_new_calls_and_stores_a_settlement_without_its_output() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    journal.reserve(&request("call"), &owner("s")).await.expect("reserved");
+    let limit = async |sql: &str| {
+        sqlx::raw_sql(sql).execute(&mut *journal.connection.lock().await).await.expect("pragma");
+    };
+    let pages: i64 =
+        sqlx::query_scalar("PRAGMA page_count").fetch_one(&mut *journal.connection.lock().await).await.expect("pages");
+    limit(&format!("PRAGMA max_page_count = {pages}")).await;
+    assert!(journal.begin(&"call".into()).await.expect("begun"));
+    let large = Settlement::succeeded(&json!({ "content": "x".repeat(100_000) }));
+    assert!(journal.settle(&"call".into(), &large).await.expect("settled without its output"));
+    assert_eq!(result_of(&journal, "call").await, Some((ResultStatus::Succeeded, Some("OUTPUT_NOT_STORED".into()))));
+    let mut refused = None;
+    for n in 0..1_000 {
+        refused = journal.reserve(&request(&format!("call {n} {}", "x".repeat(200))), &owner("s")).await.err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    assert_eq!(refused, Some(JournalError::Full));
+    limit("PRAGMA max_page_count = 1000000").await;
+    journal.reserve(&request("later"), &owner("s")).await.expect("a full disk does not poison");
+}
+
+#[tokio::test]
+async fn after_a_failed_write_the_journal_refuses_everything() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    sqlx::raw_sql("ALTER TABLE calls RENAME TO gone").execute(&mut *journal.connection.lock().await).await.expect("broken");
+    assert!(matches!(journal.reserve(&request("a"), &owner("s")).await, Err(JournalError::Failed(_))));
+    sqlx::raw_sql("ALTER TABLE gone RENAME TO calls").execute(&mut *journal.connection.lock().await).await.expect("mended");
+    assert!(matches!(journal.find(&"a".into()).await, Err(JournalError::Failed(_))), "it is not trusted again");
+    assert_eq!(journal.admit(clock::now()).await.map_err(|error| error.code()), Err(ErrorCode::DeviceJournalFailed));
+    drop(journal);
+    open(folder.path()).await.admit(clock::now()).await.expect("a new start looks again");
+}
+
+#[tokio::test]
+async fn a_damaged_or_newer_journal_is_refused_by_name_and_left_as_it_was() {
+    let folder = tempfile::tempdir().expect("folder");
+    let file = folder.path().join("state/journal.sqlite");
+    open(folder.path()).await.close().await;
+    assert_eq!(std::fs::metadata(&file).expect("there").permissions().mode() & 0o777, 0o600);
+
+    let journal = open(folder.path()).await;
+    let newer = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+                 VALUES (9999, 'newer', 1, x'00', 0)";
+    sqlx::raw_sql(newer).execute(&mut *journal.connection.lock().await).await.expect("from the future");
+    journal.close().await;
+    let error = try_open(folder.path()).await.expect_err("newer");
+    assert_eq!(error.code(), ErrorCode::LedgerSchemaNewer);
+
+    let garbage = b"this is no database, it only looks like a file of some length".repeat(100);
+    std::fs::write(&file, &garbage).expect("overwritten");
+    let error = try_open(folder.path()).await.expect_err("damaged");
+    assert_eq!(error.code(), ErrorCode::DeviceJournalFailed);
+    assert!(error.hint().contains("keep the file"), "{}", error.hint());
+    assert_eq!(std::fs::read(&file).expect("still there"), garbage);
+}
