@@ -9,6 +9,7 @@
 //! key that was seen is remembered for ever; no row is changed or deleted.
 
 mod append;
+pub mod cqrs;
 mod error;
 mod execute;
 mod follow;
@@ -18,6 +19,7 @@ mod merkle;
 mod reader;
 mod ring;
 mod store;
+pub mod verify;
 mod writer;
 
 pub use append::{Append, Appended, Head, Idempotency, StreamAppend};

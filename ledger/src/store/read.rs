@@ -2,6 +2,7 @@
 
 use super::rows::{COLUMNS, StoredEvent, as_i64, fetch_page, head_of, partition};
 use crate::append::Head;
+use crate::limits::MAX_APPEND_EVENTS;
 use crate::reader::EventFilter;
 use devmind_domain::event::StreamId;
 use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
@@ -100,7 +101,6 @@ fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_
 /// What is known of a request: its hash and the positions it filled.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub(crate) struct KeyRow {
-    pub scope: String,
     pub key: String,
     pub request_hash: String,
     pub first_position: i64,
@@ -122,19 +122,37 @@ pub(crate) async fn idempotent(pool: &SqlitePool, scope: &str, key: &str) -> Res
         .await
 }
 
-/// Keys in their order, after one of them.
-pub(crate) async fn keys_page(
-    pool: &SqlitePool,
-    after: Option<&KeyRow>,
-    limit: u32,
-) -> Result<Vec<KeyRow>, sqlx::Error> {
-    let (scope, key) = after.map_or(("", ""), |row| (row.scope.as_str(), row.key.as_str()));
-    sqlx::query_as("SELECT * FROM idempotency WHERE (scope, key) > (?, ?) ORDER BY scope, key LIMIT ?")
-        .bind(scope)
-        .bind(key)
-        .bind(limit)
-        .fetch_all(pool)
-        .await
+/// Keys whose positions touch those from `first` to `last`.
+pub(crate) async fn keys_of(pool: &SqlitePool, first: u64, last: u64) -> Result<Vec<KeyRow>, sqlx::Error> {
+    // One command has at most so many events, so a key that reaches in cannot begin earlier.
+    let earliest = first.saturating_sub(MAX_APPEND_EVENTS as u64);
+    sqlx::query_as(
+        "SELECT * FROM idempotency WHERE first_position BETWEEN ? AND ? \
+         AND (first_position >= ? OR last_position >= ?) ORDER BY first_position",
+    )
+    .bind(as_i64(earliest))
+    .bind(as_i64(last))
+    .bind(as_i64(first))
+    .bind(as_i64(first))
+    .fetch_all(pool)
+    .await
+}
+
+/// Keys that cannot be right with so many events; the first hundred.
+pub(crate) async fn keys_beyond(pool: &SqlitePool, size: u64) -> Result<Vec<KeyRow>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT * FROM idempotency WHERE first_position > ? OR last_position > ? OR first_position < 1 LIMIT 100",
+    )
+    .bind(as_i64(size + 1))
+    .bind(as_i64(size))
+    .fetch_all(pool)
+    .await
+}
+
+/// The first thing that SQLite itself finds wrong with the file.
+pub(crate) async fn integrity_check(pool: &SqlitePool) -> Result<Option<String>, sqlx::Error> {
+    let answer: String = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(pool).await?;
+    Ok((answer != "ok").then_some(answer))
 }
 
 /// What `verify` must know besides the events: one consistent look.
@@ -144,7 +162,6 @@ pub(crate) struct Integrity {
     pub root: Vec<u8>,
     pub frontier: Vec<u8>,
     pub newest: i64,
-    pub count: i64,
     pub strays: i64,
     pub triggers: Vec<String>,
 }
@@ -153,7 +170,6 @@ pub(crate) async fn integrity(pool: &SqlitePool) -> Result<Integrity, sqlx::Erro
     let row = sqlx::query(
         "SELECT size, root, frontier, \
          (SELECT coalesce(max(position), 0) FROM events WHERE partition = head.partition), \
-         (SELECT count(*) FROM events WHERE partition = head.partition), \
          (SELECT count(*) FROM events WHERE partition <> head.partition) \
          FROM head WHERE partition = ?",
     )
@@ -166,8 +182,7 @@ pub(crate) async fn integrity(pool: &SqlitePool) -> Result<Integrity, sqlx::Erro
         root: row.try_get(1)?,
         frontier: row.try_get(2)?,
         newest: row.try_get(3)?,
-        count: row.try_get(4)?,
-        strays: row.try_get(5)?,
+        strays: row.try_get(4)?,
         triggers,
     })
 }

@@ -95,7 +95,7 @@ impl WriteStore {
     pub async fn seen(&mut self, keys: &[&Idempotency]) -> Result<Vec<Seen>, sqlx::Error> {
         let asked: Vec<_> = keys.iter().map(|key| (&key.scope, &key.key)).collect();
         let rows = sqlx::query(
-            "SELECT asked.key, stored.scope, stored.key, stored.request_hash, stored.first_position, stored.last_position \
+            "SELECT asked.key, stored.key, stored.request_hash, stored.first_position, stored.last_position \
              FROM json_each(?) AS asked JOIN idempotency AS stored \
              ON stored.scope = asked.value ->> 0 AND stored.key = asked.value ->> 1",
         )
@@ -105,11 +105,10 @@ impl WriteStore {
         let mut seen = Vec::with_capacity(rows.len());
         for row in rows {
             let stored = KeyRow {
-                scope: row.try_get(1)?,
-                key: row.try_get(2)?,
-                request_hash: row.try_get(3)?,
-                first_position: row.try_get(4)?,
-                last_position: row.try_get(5)?,
+                key: row.try_get(1)?,
+                request_hash: row.try_get(2)?,
+                first_position: row.try_get(3)?,
+                last_position: row.try_get(4)?,
             };
             let index = usize::try_from(row.try_get::<i64, _>(0)?).unwrap_or(usize::MAX);
             let events = self.range(&stored).await?;

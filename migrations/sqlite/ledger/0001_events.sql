@@ -60,6 +60,9 @@ CREATE TABLE idempotency (
     PRIMARY KEY (scope, key)
 ) STRICT;
 
+-- `verify` compares keys and events in the order of the log.
+CREATE INDEX idempotency_position ON idempotency (first_position);
+
 -- One row, made with the file.
 CREATE TABLE ledger_meta (
     only_row   INTEGER NOT NULL PRIMARY KEY CHECK (only_row = 1),

@@ -1,0 +1,123 @@
+//! Whether a log is what its writer left: order, hashes, head, keys, and the rules of the domain
+//! that must hold over the whole history.
+//!
+//! Everything is read in pages and reported, not stopped at: memory stays flat apart from one small
+//! entry for each stream, run and call. Checkpoints and signatures are left to the proofs.
+
+mod calls;
+mod chain;
+mod keys;
+mod report;
+mod runs;
+
+pub use report::{Check, Finding, Note, VerifyReport};
+
+use crate::error::LedgerError;
+use crate::limits::MAX_PAGE_EVENTS;
+use crate::reader::LedgerReader;
+use crate::store;
+use calls::Calls;
+use chain::Chain;
+use devmind_domain::event::{DecodeError, DomainEvent, RecordedEvent};
+use report::Report;
+use runs::Runs;
+
+/// The triggers that every ledger has; without them a row could be changed by mistake.
+const TRIGGERS: [&str; 8] = [
+    "events_no_delete",
+    "events_no_update",
+    "head_no_delete",
+    "head_only_grows",
+    "idempotency_no_delete",
+    "idempotency_no_update",
+    "ledger_meta_no_delete",
+    "ledger_meta_no_update",
+];
+
+/// Checks the log up to its head at the time of the call; a live log may grow meanwhile.
+///
+/// `progress` is told, page by page, how many events of how many were checked.
+///
+/// # Errors
+/// [`LedgerError`] when the file cannot be read at all; what is wrong with its contents is in the
+/// report.
+pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -> Result<VerifyReport, LedgerError> {
+    let failed = |error| reader.error("verify", &error);
+    let mut report = Report::default();
+    let look = store::integrity(reader.pool()).await.map_err(failed)?;
+    for trigger in TRIGGERS.iter().filter(|name| !look.triggers.iter().any(|found| found == *name)) {
+        report.find(Check::Triggers, 0, format!("the trigger {trigger} is missing"));
+    }
+    if look.strays > 0 {
+        report.find(Check::Order, 0, format!("{} events stand in a partition that does not exist", look.strays));
+    }
+    let size = u64::try_from(look.size).unwrap_or(0);
+    let newest = u64::try_from(look.newest).unwrap_or(0);
+    if newest > size {
+        report.find(Check::Head, newest, format!("the head is at position {size}, the newest event at {newest}"));
+    }
+
+    let mut chain = Chain::default();
+    let mut runs = Runs::default();
+    let mut calls = Calls::default();
+    let mut position = 0;
+    while position < size {
+        let page = match reader.read_stored(position, MAX_PAGE_EVENTS).await {
+            Ok(page) => page,
+            Err(error) => {
+                report.find(
+                    Check::Readable,
+                    position + 1,
+                    format!("nothing after event {position} is readable: {error}"),
+                );
+                break;
+            }
+        };
+        let Some(end) = page.last().map(|stored| stored.position.min(size)) else { break };
+        let keys = store::keys_of(reader.pool(), position + 1, end).await.map_err(failed)?;
+        let mut events = Vec::with_capacity(page.len());
+        for stored in page.into_iter().filter(|stored| stored.position <= size) {
+            match stored.event {
+                Ok(event) => events.push(event),
+                Err(reason) => {
+                    chain.skip(stored.position, &mut report);
+                    report.find(Check::Readable, stored.position, reason);
+                }
+            }
+        }
+        for event in &events {
+            chain.see(event, &mut report);
+            if let Some(decoded) = decode(event, &mut report) {
+                runs.see(event, &decoded, &mut report);
+                calls.see(event, &decoded, &mut report);
+            }
+        }
+        keys::check(&events, &keys, position + 1, end, &mut report);
+        position = end;
+        progress(position, size);
+    }
+    chain.end(size, &look.root, &look.frontier, &mut report);
+    calls.end(&runs, &mut report);
+    let beyond = store::keys_beyond(reader.pool(), size).await.map_err(failed)?;
+    for key in beyond {
+        report.find(Check::Keys, key.range().0, format!("the key {:?} names positions after the head", key.key));
+    }
+    if let Some(reason) = store::integrity_check(reader.pool()).await.map_err(failed)? {
+        report.find(Check::Readable, 0, format!("SQLite's own check: {reason}"));
+    }
+    Ok(report.finish(size, chain.root()))
+}
+
+fn decode(event: &RecordedEvent, report: &mut Report) -> Option<DomainEvent> {
+    match event.decode() {
+        Ok(decoded) => Some(decoded),
+        Err(error @ DecodeError::UnknownType { .. }) => {
+            report.note(event.position, error.to_string());
+            None
+        }
+        Err(error @ DecodeError::Payload { .. }) => {
+            report.find(Check::Decoding, event.position, error.to_string());
+            None
+        }
+    }
+}
