@@ -3,6 +3,7 @@
 use crate::identity::{Identities, is_user_name};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::NodeId;
+use devmind_domain::limits::{MODEL_FIRST_BYTE_MS, MODEL_IDLE_MS};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,10 @@ pub struct ServerConfig {
     pub allowed_origins: Vec<String>,
     /// The model; absent: the built-in demo model.
     pub model: Option<ModelConfig>,
+    /// Wait for the first byte of a model's answer (milliseconds).
+    pub model_first_byte_ms: u64,
+    /// Silence allowed within a model's answer (milliseconds).
+    pub model_idle_ms: u64,
 }
 
 /// A person with a token.
@@ -74,6 +79,8 @@ impl Default for ServerConfig {
             users: Vec::new(),
             allowed_origins: Vec::new(),
             model: None,
+            model_first_byte_ms: MODEL_FIRST_BYTE_MS,
+            model_idle_ms: MODEL_IDLE_MS,
         }
     }
 }
@@ -120,10 +127,12 @@ impl ServerConfig {
                 return Err(ConfigError::invalid(format!("no configuration file {}", file.display())));
             }
             Some(file) => figment = figment.merge(Toml::file_exact(file)),
-            None => figment = figment.merge(Toml::file_exact(DEFAULT_FILE)),
+            // The working folder's file, never one of a folder above.
+            None if Path::new(DEFAULT_FILE).is_file() => figment = figment.merge(Toml::file_exact(DEFAULT_FILE)),
+            None => {}
         }
         // Named one by one: other programs of the family read other variables of the same prefix.
-        let own = ["listen", "data", "node_id", "development"];
+        let own = ["listen", "data", "node_id", "development", "model_first_byte_ms", "model_idle_ms"];
         let config: Self = figment
             .merge(Env::prefixed("DEVMIND_").only(&own))
             .merge(Serialized::defaults(flags))
@@ -165,6 +174,9 @@ impl ServerConfig {
                 "listen: {address} can be reached from other machines, and no user has a token; \
                  run `devmind token --user NAME` and put its line into {DEFAULT_FILE}"
             )));
+        }
+        if self.model_first_byte_ms == 0 || self.model_idle_ms == 0 {
+            return Err(ConfigError::invalid("model_first_byte_ms and model_idle_ms must not be 0"));
         }
         if let Some(model) = &self.model
             && !model.base_url.starts_with("http://")

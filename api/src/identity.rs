@@ -4,12 +4,13 @@ use crate::error::ApiError;
 use crate::state::App;
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, HOST};
 use axum::http::request::Parts;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
 use devmind_domain::ids::UserId;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The header that names the user in development mode.
@@ -41,7 +42,7 @@ impl Identities {
                 .cloned()
                 .ok_or_else(|| ApiError::new(ErrorCode::Unauthenticated, "the bearer token is not known"));
         }
-        if !self.development {
+        if !self.development || !host_is_loopback(headers) {
             let message = "send Authorization: Bearer TOKEN";
             return Err(ApiError::new(ErrorCode::Unauthenticated, message));
         }
@@ -53,6 +54,18 @@ impl Identities {
             Err(ApiError::new(ErrorCode::Unauthenticated, message))
         }
     }
+}
+
+/// Whether the request was addressed to this machine by a loopback name. A page of another site that
+/// rebinds its own name to a loopback address still sends that name (CVE-2025-66414 and its kind).
+fn host_is_loopback(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let name = host
+        .rsplit_once(':')
+        .filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()))
+        .map_or(host, |(name, _)| name);
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// A user's name has no slash: it is the first part of a device's stream id.
@@ -78,6 +91,9 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let host = [("host", "127.0.0.1:8787")];
+        let pairs =
+            if pairs.iter().any(|(name, _)| *name == "host") { pairs.to_vec() } else { [&host, pairs].concat() };
         pairs.iter().map(|(name, value)| ((*name).parse().expect("name"), value.parse().expect("value"))).collect()
     }
 
@@ -87,6 +103,15 @@ mod tests {
         assert_eq!(identities.identify(&headers(&[("x-dev-user", "ann")])).expect("known"), "ann".into());
         for bad in ["", "a/b", "a b", &"x".repeat(65)] {
             assert!(identities.identify(&headers(&[("x-dev-user", bad)])).is_err(), "{bad:?}");
+        }
+        for (host, known) in
+            [("localhost:1", true), ("[::1]:1", true), ("127.0.0.1", true), ("evil.example:8787", false)]
+        {
+            assert_eq!(
+                identities.identify(&headers(&[("host", host), ("x-dev-user", "ann")])).is_ok(),
+                known,
+                "{host}"
+            );
         }
         identities.development = false;
         assert!(identities.identify(&headers(&[("x-dev-user", "ann")])).is_err());

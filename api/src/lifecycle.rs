@@ -12,7 +12,7 @@ use crate::http::router;
 use crate::model::{DemoModel, Model, OpenAiModel};
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
-use crate::state::App;
+use crate::state::{App, ModelPatience};
 use axum::Extension;
 use devmind_domain::ErrorCode;
 use devmind_domain::conversation::Claim;
@@ -148,6 +148,10 @@ impl Server {
             identities: config.identities(),
             allowed_origins: config.allowed_origins.clone(),
             model,
+            model_patience: ModelPatience {
+                first_byte: Duration::from_millis(config.model_first_byte_ms),
+                idle: Duration::from_millis(config.model_idle_ms),
+            },
             gateway: Gateway::default(),
             runs: ActiveRuns::default(),
             run_tasks: TaskTracker::new(),

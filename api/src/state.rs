@@ -10,8 +10,18 @@ use devmind_ledger::Ledger;
 use devmind_projections::Views;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// How long a model may be silent.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelPatience {
+    /// Before its answer begins.
+    pub first_byte: Duration,
+    /// Within its answer.
+    pub idle: Duration,
+}
 
 /// One server process.
 pub struct App {
@@ -29,6 +39,8 @@ pub struct App {
     pub allowed_origins: Vec<String>,
     /// The model.
     pub model: Arc<dyn Model>,
+    /// How long the model may be silent.
+    pub model_patience: ModelPatience,
     /// Devices and their calls.
     pub gateway: Gateway,
     /// Runs under way.

@@ -29,8 +29,16 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
         let text = std::str::from_utf8(&bytes).map_err(|error| malformed(error.to_string()))?;
         let value = parse_strict(text).map_err(malformed)?;
         serde_path_to_error::deserialize(value).map(Self).map_err(|error| {
-            let path = error.path().to_string();
-            ApiError::field(if path == "." { "body" } else { &path }, error.inner())
+            let (path, problem) = (error.path().to_string(), error.inner().to_string());
+            // serde puts a missing field's name into its words alone.
+            let missing = problem.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+            let field = match (path.as_str(), missing) {
+                (".", Some(name)) => name.to_owned(),
+                (".", None) => "body".to_owned(),
+                (within, Some(name)) => format!("{within}.{name}"),
+                (at, None) => at.to_owned(),
+            };
+            ApiError::field(&field, problem)
         })
     }
 }

@@ -59,7 +59,14 @@ impl Model for DemoModel {
         // Words stand in for tokens.
         let words = |text: &str| text.split_whitespace().count() as u64;
         let input = request.messages.iter().map(|message| words(message.content())).sum();
-        let output = chunks.iter().filter(|chunk| matches!(chunk, ModelChunk::Text(_))).count() as u64;
+        let output = chunks
+            .iter()
+            .map(|chunk| match chunk {
+                ModelChunk::Text(text) => words(text),
+                ModelChunk::ToolCall { arguments, .. } => 1 + words(arguments),
+                ModelChunk::Usage(_) | ModelChunk::Served(_) | ModelChunk::Finished(_) => 0,
+            })
+            .sum();
         chunks.push(ModelChunk::Usage(TokenUsage {
             input: Some(input),
             output: Some(output),

@@ -95,7 +95,7 @@ impl Execution {
     async fn stream_answer(&mut self, request: ModelRequest, answer: &mut Answer) -> Result<(), Interruption> {
         let model = self.app.model.clone();
         let signal = self.signal.clone();
-        let first_byte = Duration::from_millis(MODEL_FIRST_BYTE_MS);
+        let first_byte = self.app.model_patience.first_byte;
         let deadline = Instant::now() + first_byte;
         let mut stream = tokio::select! {
             reason = signal.stopped() => return Err(Interruption::Stop(reason)),
@@ -107,7 +107,7 @@ impl Execution {
                 reason = signal.stopped() => return Err(Interruption::Stop(reason)),
                 chunk = next_chunk(&mut stream, wait) => chunk.map_err(Interruption::Failure)?,
             };
-            wait = Duration::from_millis(MODEL_IDLE_MS);
+            wait = self.app.model_patience.idle;
             let Some(chunk) = chunk else { break };
             self.take(chunk, answer).await?;
         }

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The test command: installs what the tests need, then runs every check and every test.
+#
+# Needed, and installed here on Debian when it is missing and we may:
+#   gcc, libc6-dev    the C compiler for the bundled SQLite and for ring
+# Used when it is there (the tests say so when they are skipped):
+#   node >= 20, npm   the AG-UI peer under tests/peers/agui, whose packages `npm ci` fetches
+# Rust itself comes from rustup; rust-toolchain is whatever cargo the machine has, 1.90 or newer.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+missing=()
+command -v cc >/dev/null || missing+=(gcc libc6-dev)
+if ((${#missing[@]})); then
+  if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+    apt-get update -qq
+    apt-get install -y -qq "${missing[@]}"
+  else
+    echo "error: install ${missing[*]} first" >&2
+    exit 1
+  fi
+fi
+
+step() { printf '\n== %s\n' "$*"; "$@"; }
+
+if cargo fmt --version >/dev/null 2>&1; then
+  step cargo fmt --all --check
+else
+  echo "skipped: cargo fmt (rustup component add rustfmt)"
+fi
+if cargo clippy --version >/dev/null 2>&1; then
+  step cargo clippy --workspace --all-targets --locked -- -D warnings
+else
+  echo "skipped: cargo clippy (rustup component add clippy)"
+fi
+# The integration tests start the built programs.
+step cargo build --workspace --bins --examples --locked
+step cargo test --workspace --locked "$@"
