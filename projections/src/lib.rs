@@ -22,6 +22,8 @@ mod runner;
 mod store;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod tool_call;
 mod views;
 

@@ -44,7 +44,7 @@ impl Store {
         }
         // Two processes that start at once must not both create, migrate or replace the file.
         let _lock = lock(file).await?;
-        let write = match connect(file).await {
+        let write = match connect(file, ledger, projections).await {
             Ok(write) => write,
             Err(error) if is_of_no_use(&error) => {
                 let aside = set_aside(file).await?;
@@ -52,11 +52,10 @@ impl Store {
                     error = %error, file = %file.display(), aside = %aside.display(),
                     "the views' file cannot be used; it was set aside and is being rebuilt from the log"
                 );
-                connect(file).await?
+                connect(file, ledger, projections).await?
             }
             Err(error) => return Err(error),
         };
-        settle(&write, ledger, projections).await?;
         let read = SqlitePoolOptions::new()
             .max_connections(READERS)
             .connect_with(options(file).create_if_missing(false).read_only(true))
@@ -127,9 +126,9 @@ async fn lock(file: &Path) -> Result<File, ViewError> {
     Ok(locked.await.map_err(std::io::Error::other)??)
 }
 
-async fn connect(file: &Path) -> Result<SqlitePool, ViewError> {
+async fn connect(file: &Path, ledger: &LedgerReader, projections: &Projections) -> Result<SqlitePool, ViewError> {
     let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options(file)).await?;
-    match prepare(&pool, file).await {
+    match prepare(&pool, file, ledger, projections).await {
         Ok(()) => Ok(pool),
         Err(error) => {
             pool.close().await;
@@ -138,7 +137,12 @@ async fn connect(file: &Path) -> Result<SqlitePool, ViewError> {
     }
 }
 
-async fn prepare(pool: &SqlitePool, file: &Path) -> Result<(), ViewError> {
+async fn prepare(
+    pool: &SqlitePool,
+    file: &Path,
+    ledger: &LedgerReader,
+    projections: &Projections,
+) -> Result<(), ViewError> {
     if tokio::fs::metadata(file).await?.len() <= MAX_CHECKED_BYTES {
         let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(pool).await?;
         if verdict != "ok" {
@@ -146,7 +150,7 @@ async fn prepare(pool: &SqlitePool, file: &Path) -> Result<(), ViewError> {
         }
     }
     MIGRATIONS.run(pool).await?;
-    Ok(())
+    settle(pool, ledger, projections).await
 }
 
 /// Whether another file would do better. A full disk or a lock would fail there, too.

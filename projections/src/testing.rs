@@ -16,8 +16,9 @@ use devmind_domain::node::*;
 use devmind_domain::tool_call::*;
 use devmind_ledger::{Append, Ledger, StreamAppend};
 use serde_json::{Value, json};
+use sqlx::SqlitePool;
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -92,17 +93,17 @@ pub async fn applied(store: &Store, projection: &dyn Projection, from: u64, even
 }
 
 /// Every row of every table, as text.
-pub async fn dump(store: &Store) -> Vec<String> {
+pub async fn dump(pool: &SqlitePool) -> Vec<String> {
     let mut rows = Vec::new();
     for table in PROJECTIONS.iter().flat_map(|projection| projection.tables()) {
         let names: Vec<String> = sqlx::query_scalar("SELECT name FROM pragma_table_info($1)")
             .bind(*table)
-            .fetch_all(&store.read)
+            .fetch_all(pool)
             .await
             .expect("a table");
         let pairs = names.iter().map(|name| format!("'{name}', {name}")).collect::<Vec<_>>().join(", ");
         let sql = format!("SELECT json_object('table', '{table}', {pairs}) FROM {table} ORDER BY 1");
-        rows.extend(sqlx::query_scalar::<_, String>(&sql).fetch_all(&store.read).await.expect("rows"));
+        rows.extend(sqlx::query_scalar::<_, String>(&sql).fetch_all(pool).await.expect("rows"));
     }
     rows
 }
@@ -146,6 +147,18 @@ impl Bench {
             position = self.ledger.append(append).await.expect("appended").position();
         }
         position
+    }
+
+    /// Closes and opens the ledger again, with `between` done to its closed file.
+    pub async fn reopen(&mut self, between: impl FnOnce(&Path)) {
+        let file = self.folder.path().join("ledger.sqlite");
+        self.ledger.close().await;
+        between(&file);
+        self.ledger = Ledger::open(&file).await.expect("a ledger");
+        self.versions.clear();
+        for event in self.ledger.reader().read(0, 1_000).await.expect("events") {
+            self.versions.insert(event.stream.clone(), event.sequence);
+        }
     }
 
     /// The views of the log as it stands, built in memory.

@@ -1,0 +1,137 @@
+//! The views' file is disposable: whatever happens to it, the log brings the rows back.
+
+use crate::check::check;
+use crate::testing::*;
+use crate::views::Views;
+use devmind_domain::conversation::RunKind;
+use sqlx::Connection;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
+
+fn story() -> Vec<Fact> {
+    vec![
+        node_started(1),
+        connected("ann/d1", "x1", 1),
+        synced("ann/d1", "x1"),
+        started("c1", "ann"),
+        asked("c1", "t1", 1),
+        prepared("c1", "r1", "t1", RunKind::Normal),
+        claimed("c1", "r1"),
+        requested("k", "r1"),
+        dispatched("k", 1, 1, Some("x1")),
+        disconnected("ann/d1", "x1"),
+        failed("c1", "r1", "half"),
+    ]
+}
+
+/// Opens the file, waits for the head of the log, and answers all rows.
+async fn rows_at_the_head(bench: &Bench) -> Vec<String> {
+    let served = bench.serve().await;
+    let head = bench.ledger.reader().head().await.expect("a head").position;
+    served.views.wait_for(head).await.expect("caught up");
+    let rows = dump(served.views.read_pool()).await;
+    served.stop().await;
+    rows
+}
+
+/// Runs a statement on the closed file.
+async fn meddle(file: &Path, sql: &str) {
+    let mut connection =
+        SqliteConnection::connect_with(&SqliteConnectOptions::new().filename(file)).await.expect("open");
+    sqlx::raw_sql(sql).execute(&mut connection).await.expect(sql);
+    connection.close().await.expect("closed");
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_damaged_newer_or_older_comes_back_from_the_log() {
+    let mut bench = Bench::new().await;
+    bench.append(story()).await;
+    let expected = rows_at_the_head(&bench).await;
+    assert!(expected.len() > 8, "{expected:?}");
+    let file = bench.views_file();
+
+    fs::remove_file(&file).expect("removed");
+    assert_eq!(rows_at_the_head(&bench).await, expected, "gone");
+
+    fs::write(&file, b"this was never a database, and it is longer than a header of a hundred bytes would be, by far")
+        .expect("written");
+    assert_eq!(rows_at_the_head(&bench).await, expected, "not a database");
+
+    fs::write(&file, b"").expect("written");
+    assert_eq!(rows_at_the_head(&bench).await, expected, "empty");
+
+    let mut damaged = fs::File::options().write(true).open(&file).expect("open");
+    for page in 1..20 {
+        damaged.seek(SeekFrom::Start(page * 4_096)).expect("within");
+        damaged.write_all(&[0xFF; 64]).expect("written");
+    }
+    drop(damaged);
+    assert_eq!(rows_at_the_head(&bench).await, expected, "damaged pages");
+
+    for sql in [
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (999, 'later', 1, x'00', 0)",
+        "UPDATE _sqlx_migrations SET checksum = x'00'",
+        "UPDATE projection_position SET version = version + 1; UPDATE turns SET answer = 'stale'",
+        "UPDATE projection_position SET version = 0, position = 0",
+        "UPDATE projection_position SET position = 999",
+        "UPDATE projection_position SET leaf_hash = '00', position = 3",
+        "DELETE FROM projection_position WHERE name = 'device'",
+        "UPDATE views_origin SET ledger_id = 'another'; DELETE FROM turns",
+        "DROP TABLE views_origin",
+    ] {
+        meddle(&file, sql).await;
+        assert_eq!(rows_at_the_head(&bench).await, expected, "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn views_made_from_a_log_that_was_restored_from_an_older_copy_are_made_anew() {
+    let mut bench = Bench::new().await;
+    bench.append(story()).await;
+    let copy = bench.folder.path().join("copy");
+    bench.reopen(|file| drop(fs::copy(file, &copy).expect("copied"))).await;
+    let more = |user| [started("c2", user), asked("c2", "t2", 1), prepared("c2", "r2", "t2", RunKind::Normal)];
+    bench.append(more("lost")).await;
+    rows_at_the_head(&bench).await;
+
+    for appended in [0, 3, 5] {
+        // The same positions with other events, fewer of them, or more.
+        bench.reopen(|file| drop(fs::copy(&copy, file).expect("restored"))).await;
+        bench
+            .append(more("bob").into_iter().chain([claimed("c2", "r2"), succeeded("c2", "r2", "x")]).take(appended))
+            .await;
+        let rows = rows_at_the_head(&bench).await;
+        assert_eq!(rows, dump(bench.views().await.read_pool()).await, "{appended}");
+        assert!(!rows.iter().any(|row| row.contains("lost")), "{rows:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_processes_on_one_file_do_not_disturb_each_other() {
+    let mut bench = Bench::new().await;
+    bench.append(story()).await;
+    let (one, two) = tokio::join!(bench.serve(), bench.serve());
+    let more = [started("c2", "ann"), asked("c2", "t2", 1), prepared("c2", "r2", "t2", RunKind::Normal)];
+    let head = bench.append(more).await;
+    for served in [&one, &two] {
+        served.views.wait_for(head).await.expect("caught up");
+    }
+    one.stop().await;
+    let head = bench.append([claimed("c2", "r2"), succeeded("c2", "r2", "x")]).await;
+    two.views.wait_for(head).await.expect("caught up");
+    two.stop().await;
+    let report = check(&bench.views_file(), bench.ledger.reader(), |_, _| {}).await.expect("checked");
+    assert!(report.is_equal(), "{report}");
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_used_is_an_error_and_nothing_is_set_aside() {
+    let bench = Bench::new().await;
+    let not_a_folder = bench.folder.path().join("file");
+    fs::write(&not_a_folder, b"x").expect("written");
+    let opened = Views::open(&not_a_folder.join("views.sqlite"), bench.ledger.reader().clone()).await;
+    assert!(opened.is_err());
+    assert_eq!(fs::read(&not_a_folder).expect("still there"), b"x");
+}

@@ -1,0 +1,6 @@
+//! What holds whatever the projections are: the runner, the file, rebuild and check.
+
+mod file;
+mod random;
+mod rebuild;
+mod runner;

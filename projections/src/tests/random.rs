@@ -1,0 +1,121 @@
+//! Random histories, most of them impossible: a projection has to hold for all of them, and the
+//! rows must not depend on how the log was cut into batches.
+
+use crate::check::check;
+use crate::testing::*;
+use devmind_domain::conversation::*;
+use devmind_domain::tool_call::*;
+
+/// Numbers from a seed (Knuth's MMIX generator); a failure names its seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % limit
+    }
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+    fn small(&mut self) -> u32 {
+        self.of(&[1, 2, 3])
+    }
+}
+
+fn fact(n: &mut Numbers) -> Fact {
+    let c = n.of(&["c1", "c2"]);
+    let (turn, run) = (n.of(&["t1", "t2", "t3"]), n.of(&["r1", "r2", "r3", "r4"]));
+    let (k, d) = (n.of(&["k1", "k2", "k3"]), n.of(&["ann/d1", "bob/d1"]));
+    let (x, y) = (n.of(&["x1", "x2", "x3"]), n.of(&["x1", "x2", "x3"]));
+    let text = n.of(&["", "half"]);
+    match n.below(26) {
+        0 => started(c, n.of(&["ann", "bob"])),
+        1 => asked(c, turn, n.small()),
+        2 => prepared(c, run, turn, n.of(&[RunKind::Normal, RunKind::Resume, RunKind::Retry])),
+        3 => claimed(c, run),
+        4 => succeeded(c, run, text),
+        5 => failed(c, run, text),
+        6 => cancelled(c, run, n.of(&[RunCancelReason::Stopped, RunCancelReason::Abandoned]), text),
+        7 => conversation(c, RunInterrupted { run_id: run.into() }),
+        8 => conversation(c, ConversationDeleted {}),
+        9 => conversation(
+            c,
+            TurnRerunPrepared {
+                turn_id: turn.into(),
+                message_id: n.of(&["q-t1", "q-new"]).into(),
+                content: "again".into(),
+                previous_message_id: "q-t1".into(),
+                edited: true,
+                replaced_message_ids: vec![n.of(&["a-r1", "a-r2"]).into()],
+            },
+        ),
+        10 => conversation(c, ConversationRenamed { title: text.into(), source: TitleSource::Manual }),
+        11 => conversation(c, InterruptExpired { interrupt_id: "i1".into() }),
+        12 => requested(k, run),
+        13 | 14 | 15 => dispatched(k, n.small(), u64::from(n.small()), n.of(&[None, Some("x1"), Some("x2")])),
+        16 => tool_call(k, ToolReceived { attempt_no: n.small(), phase: n.of(&[Phase::Reserved, Phase::Executing]) }),
+        17 => tool_call(
+            k,
+            ToolCancelRequested {
+                attempt_no: n.small(),
+                reason: n.of(&[CancelReason::RunCancelled, CancelReason::WaitTimedOut]),
+            },
+        ),
+        18 => tool_call(k, ToolWaitTimedOut { attempt_no: n.small(), after_ms: 1 }),
+        19 => result(k, n.small(), n.of(&[ResultStatus::Succeeded, ResultStatus::Indeterminate])),
+        20 => tool_call(
+            k,
+            ToolResultAcked {
+                connection_id: x.into(),
+                disposition: n.of(&[Disposition::Stored, Disposition::Duplicate]),
+            },
+        ),
+        21 => connected(d, x, u64::from(n.small())),
+        22 => synced(d, x),
+        23 => disconnected(d, x),
+        24 => replaced(d, x, y),
+        _ => n.of(&[node_started, node_stopped, node_lost])(u64::from(n.small())),
+    }
+}
+
+fn history(seed: u64, length: usize) -> Vec<Fact> {
+    let mut numbers = Numbers(seed);
+    (0..length).map(|_| fact(&mut numbers)).collect()
+}
+
+#[tokio::test]
+async fn the_rows_do_not_depend_on_how_the_log_was_cut_into_batches() {
+    for seed in 0..40 {
+        let events = recorded(&history(seed, 300));
+        let at_once = dump(&store_of(&events, events.len()).await.read).await;
+        assert!(at_once.len() > 10, "seed {seed} makes too little: {at_once:?}");
+        for size in [1, 7] {
+            assert_eq!(dump(&store_of(&events, size).await.read).await, at_once, "seed {seed}, batches of {size}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn rows_kept_through_restarts_equal_rows_rebuilt_from_the_log() {
+    for seed in 100..103 {
+        let mut bench = Bench::new().await;
+        let mut numbers = Numbers(seed);
+        let mut facts = history(seed, 200).into_iter();
+        while facts.len() > 0 {
+            let served = bench.serve().await;
+            let size = 1 + numbers.below(80);
+            let head = bench.append(facts.by_ref().take(size)).await;
+            // Sometimes the runner is stopped before it has seen everything.
+            if numbers.below(2) == 0 {
+                served.views.wait_for(head).await.expect("caught up");
+            }
+            served.stop().await;
+        }
+        let served = bench.serve().await;
+        served.views.wait_for(200).await.expect("caught up");
+        let report = check(&bench.views_file(), bench.ledger.reader(), |_, _| {}).await.expect("checked");
+        assert!(report.is_equal(), "seed {seed}: {report}");
+        assert!(report.projections.iter().all(|projection| projection.position == 200), "{report}");
+        served.stop().await;
+    }
+}

@@ -1,0 +1,192 @@
+//! Following the log: reading one's own write, a failing event, unknown events.
+
+use crate::apply::{Applied, apply};
+use crate::change::{Change, change};
+use crate::projection::Projection;
+use crate::registry::PROJECTIONS;
+use crate::store::{Projections, Store};
+use crate::testing::*;
+use crate::views::Views;
+use devmind_domain::ErrorCode;
+use devmind_domain::conversation::RunKind;
+use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent};
+use std::sync::Arc;
+
+/// What goes wrong at an event.
+#[derive(Clone, Copy, Debug)]
+enum Poison {
+    Panic,
+    /// After a statement that is fine in itself.
+    BadStatement,
+}
+
+/// Counts events into the table `nodes`, and fails at one position.
+struct Fragile(Option<(u64, Poison)>);
+
+impl Projection for Fragile {
+    fn name(&self) -> &'static str {
+        "fragile"
+    }
+    fn version(&self) -> u32 {
+        1
+    }
+    fn tables(&self) -> &'static [&'static str] {
+        &["nodes"]
+    }
+    fn reads(&self) -> &'static [AggregateType] {
+        &AggregateType::ALL
+    }
+    fn changes(&self, event: &RecordedEvent, _decoded: &DomainEvent) -> Vec<Change> {
+        let count = change!(
+            "INSERT INTO nodes (node_id, epoch, version, status, started_at) VALUES ($1, 1, '', '', 0)",
+            event.position.to_string()
+        );
+        match self.0.filter(|(position, _)| *position == event.position) {
+            Some((_, Poison::Panic)) => panic!("poison"),
+            Some((_, Poison::BadStatement)) => {
+                vec![count, change!("INSERT INTO views_origin (only_row, ledger_id) VALUES (2, '')")]
+            }
+            None => vec![count],
+        }
+    }
+}
+
+fn fragile(poison: Option<(u64, Poison)>) -> &'static dyn Projection {
+    Box::leak(Box::new(Fragile(poison)))
+}
+
+/// The fragile projection and those of the product that leave its table alone.
+fn with_fragile(poison: Option<(u64, Poison)>) -> Projections {
+    vec![PROJECTIONS[0], PROJECTIONS[1], fragile(poison)]
+}
+
+async fn counted(views: &Views) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM nodes").fetch_one(views.read_pool()).await.expect("a count")
+}
+
+#[tokio::test]
+async fn whoever_waited_for_an_append_reads_it() {
+    let mut bench = Bench::new().await;
+    let served = bench.serve().await;
+    bench.append([started("c1", "ann")]).await;
+    for number in 1..=50 {
+        let turn = format!("t{number}");
+        let position = bench.append([asked("c1", &turn, number), prepared("c1", &turn, &turn, RunKind::Normal)]).await;
+        served.views.wait_for(position).await.expect("caught up");
+        let turns = served.views.turns(&"c1".into()).await.expect("turns");
+        assert_eq!(turns.last().and_then(|turn| turn.active_run.as_ref()).map(|run| run.run_id.0.clone()), Some(turn));
+    }
+    let status = served.views.status().await.expect("status");
+    assert!(status.iter().all(|status| (status.position, status.lag) == (101, 0)), "{status:?}");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_failing_event_stops_its_projection_alone_and_after_a_fix_it_goes_on_from_there() {
+    for poison in [Poison::Panic, Poison::BadStatement] {
+        let mut bench = Bench::new().await;
+        let head =
+            bench.append([started("c1", "ann"), asked("c1", "t1", 1), asked("c1", "t2", 2), node_started(1)]).await;
+        let served = bench.serve_with(with_fragile(Some((3, poison)))).await;
+        let error = served.views.wait_for(head).await.expect_err("one has failed");
+        assert_eq!(error.code(), ErrorCode::NotReady);
+        assert!(error.to_string().contains("fragile") && error.to_string().contains("event 3"), "{error}");
+        served.views.wait_for_one("conversation", head).await.expect("others go on");
+        served.views.wait_for(2).await.expect("what it applied before is readable");
+
+        let status = served.views.status().await.expect("status");
+        let positions: Vec<_> =
+            status.iter().map(|status| (status.name.as_str(), status.position, status.lag)).collect();
+        assert_eq!(positions, [("conversation", 4, 0), ("tool_call", 4, 0), ("fragile", 2, 2)]);
+        let failed = status[2].failed.clone().expect("on record");
+        assert_eq!(failed.position, 3);
+        assert!(!failed.reason.is_empty());
+        assert_eq!(counted(&served.views).await, 2, "nothing of the failed event is left: {poison:?}");
+        served.stop().await;
+
+        // Not fixed: the next start fails there again, and says so.
+        let served = bench.serve_with(with_fragile(Some((3, poison)))).await;
+        served.views.wait_for(head).await.expect_err("still failing");
+        assert_eq!(counted(&served.views).await, 2);
+        served.stop().await;
+
+        let served = bench.serve_with(with_fragile(None)).await;
+        served.views.wait_for(head).await.expect("fixed");
+        assert_eq!(counted(&served.views).await, 4, "each event once: {poison:?}");
+        assert_eq!(served.views.status().await.expect("status")[2].failed, None);
+        served.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_wait_is_bounded_and_names_the_projection() {
+    let bench = Bench::new().await;
+    let opened = Views::open(&bench.views_file(), bench.ledger.reader().clone()).await;
+    let (views, idle_runner) = opened.expect("views");
+    // From here on nothing but the wait itself is asked of the clock.
+    tokio::time::pause();
+    let error = views.wait_for(1).await.expect_err("nobody applies anything");
+    assert_eq!(error.code(), ErrorCode::NotReady);
+    assert!(error.to_string().contains("conversation") && error.to_string().contains("position 1"), "{error}");
+    drop(idle_runner);
+    let error = views.wait_for(1).await.expect_err("nobody ever will");
+    assert!(error.to_string().contains("has ended"), "{error}");
+    let error = views.wait_for_one("nothing", 1).await.expect_err("there is none");
+    assert_eq!(error.code(), ErrorCode::NotFound);
+}
+
+#[tokio::test]
+async fn the_runner_ends_when_the_ledger_is_closed() {
+    let bench = Bench::new().await;
+    let (_views, runner) = Views::open(&bench.views_file(), bench.ledger.reader().clone()).await.expect("views");
+    let running = tokio::spawn(runner.run(tokio_util::sync::CancellationToken::new()));
+    bench.ledger.close().await;
+    running.await.expect("it ended by itself");
+}
+
+#[tokio::test]
+async fn an_unknown_event_is_skipped_on_purpose_and_counted_by_those_it_may_concern() {
+    let mut events =
+        recorded(&[started("c1", "ann"), started("c1", "ann"), started("c1", "ann"), asked("c1", "t1", 1)]);
+    // A newer program's event of a known stream, and one of a stream of an unknown kind.
+    Arc::get_mut(&mut events[1]).expect("unshared").event_type = "ConversationFrozen".into();
+    Arc::get_mut(&mut events[2]).expect("unshared").stream.aggregate_type = "galaxy".into();
+    let store = Store::in_memory(&PROJECTIONS.to_vec()).await.expect("in memory");
+    let mut skipped = Vec::new();
+    for projection in PROJECTIONS {
+        let now = applied(&store, projection, 0, &events).await;
+        assert_eq!(now.position, 4);
+        skipped.push((projection.name(), now.skipped_unknown));
+    }
+    assert_eq!(skipped, [("conversation", 2), ("tool_call", 2), ("device", 1)]);
+    assert_eq!(row(&store, "turn_id", "turns").await["turn_id"], "t1");
+}
+
+#[tokio::test]
+async fn a_known_event_with_an_unreadable_payload_stops_those_that_read_it() {
+    let mut events = recorded(&[started("c1", "ann"), asked("c1", "t1", 1)]);
+    Arc::get_mut(&mut events[1]).expect("unshared").payload = "{}".into();
+    let store = Store::in_memory(&PROJECTIONS.to_vec()).await.expect("in memory");
+    let mut stopped = Vec::new();
+    for projection in PROJECTIONS {
+        match apply(&store.write, projection, 0, &events).await.expect("the store works") {
+            Applied::Now(now) => stopped.push((now.position, now.failed.map(|failure| failure.position))),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(stopped, [(1, Some(2)), (1, Some(2)), (2, None)]);
+}
+
+#[tokio::test]
+async fn a_batch_is_written_only_from_the_position_it_starts_at() {
+    let events = recorded(&[started("c1", "ann"), asked("c1", "t1", 1)]);
+    let store = Store::in_memory(&PROJECTIONS.to_vec()).await.expect("in memory");
+    applied(&store, PROJECTIONS[0], 0, &events[..1]).await;
+    let before = dump(&store.read).await;
+    for from in [0, 2] {
+        let outcome = apply(&store.write, PROJECTIONS[0], from, &events[1..]).await.expect("the store works");
+        assert!(matches!(&outcome, Applied::Moved(now) if now.position == 1), "{outcome:?}");
+    }
+    assert_eq!(dump(&store.read).await, before);
+    applied(&store, PROJECTIONS[0], 1, &events[1..]).await;
+}
