@@ -9,6 +9,9 @@ pub const MAX_TITLE_CHARS: usize = 50;
 pub const MAX_IDEMPOTENCY_KEY_CHARS: usize = 200;
 /// Characters of an id that a client sends, at most.
 pub const MAX_CLIENT_ID_CHARS: usize = 200;
+/// Characters of a model's own id of a tool call, at most; with the thread's id before it, it still
+/// is an id that a client can send back ([`MAX_CLIENT_ID_CHARS`]).
+pub const MAX_MODEL_CALL_ID_CHARS: usize = 100;
 /// Earlier turns in a prompt, at most.
 pub const CONTEXT_TURNS: usize = 20;
 /// Tool calls of one run that are carried out, at most; later ones get `TOOL_LIMIT_REACHED`.

@@ -1,8 +1,9 @@
 //! The frames between server and device, version 1.
 //!
 //! JSON text objects with `type`, `event_id` (UUIDv7, for tracing only) and `sequence` (1, 2, 3 …
-//! per direction and connection). Unknown fields are ignored. These types are never the types of
-//! events: the wire and the log change on their own.
+//! per direction and connection). Unknown fields are ignored. A frame is never an event; the two share
+//! only the words of [`crate::tool_call`] (phases, statuses, dispositions) and [`RegisteredTool`],
+//! so a change of those for the wire alone needs a type of its own here: the golden events refuse it.
 
 mod close;
 mod frame;

@@ -4,6 +4,7 @@ use super::{command::*, event::*};
 use crate::aggregate::{Decider, adapt_to_cqrs_es};
 use crate::event::AggregateType;
 use crate::ids::*;
+use crate::limits::MAX_MODEL_CALL_ID_CHARS;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -76,11 +77,16 @@ impl Thread {
         (pieces.last().map(|(id, _)| (*id).clone()), text)
     }
 
-    /// The calls with ids that no earlier call of the thread has.
+    /// The calls with ids that no earlier call of the thread has. An id that could not be sent back
+    /// by a client, for its length or its control characters, counts as none.
     fn with_unique_ids(&self, round: u32, mut calls: Vec<ModelToolCall>) -> Vec<ModelToolCall> {
         let mut seen: BTreeSet<String> =
             self.exchanges.iter().flat_map(|exchange| exchange.calls.iter().map(|call| call.id.clone())).collect();
         for (index, call) in calls.iter_mut().enumerate() {
+            let unusable = call.id.chars().count() > MAX_MODEL_CALL_ID_CHARS || call.id.chars().any(char::is_control);
+            if unusable {
+                call.id.clear();
+            }
             // More than once only where the model itself wrote an id of this form.
             while call.id.is_empty() || seen.contains(&call.id) {
                 call.id = format!("{}~{round}.{index}", call.id);

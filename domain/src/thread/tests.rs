@@ -4,6 +4,7 @@ use super::*;
 use crate::aggregate::Decider;
 use crate::ids::*;
 use crate::json::MAX_SAFE_INTEGER;
+use crate::limits::MAX_MODEL_CALL_ID_CHARS;
 use cqrs_es::test::TestFramework;
 use serde_json::json;
 
@@ -147,8 +148,11 @@ fn results_are_taken_in_any_order_each_once_and_only_for_calls_that_were_made() 
 
 #[test]
 fn calls_without_an_id_or_with_one_that_was_used_get_one_of_their_own() {
+    let longest = "é".repeat(MAX_MODEL_CALL_ID_CHARS);
+    let too_long = format!("{longest}é");
     for (earlier, written, expected) in [
         (vec![], vec!["a", "b"], vec!["a", "b"]),
+        (vec![], vec![&longest, &too_long, "a\nb"], vec![&longest, "~1.1", "~1.2"]),
         (vec![], vec!["", ""], vec!["~1.0", "~1.1"]),
         (vec![], vec!["a", "a", "a"], vec!["a", "a~1.1", "a~1.2"]),
         (vec!["call_0"], vec!["call_0"], vec!["call_0~2.0"]),
