@@ -104,6 +104,8 @@ pub struct Device {
     pub journals: BTreeMap<String, u64>,
     /// The tools of the last sync.
     pub tools: Vec<RegisteredTool>,
+    /// Whether there was a sync at all: a first one without tools is news as well.
+    pub synced: bool,
 }
 
 /// The socket that counts.
@@ -185,7 +187,7 @@ impl Decider for Device {
             DeviceCommand::SyncRegistry { connection_id, .. } if !self.is_current(&connection_id) => {
                 Err(DeviceError::NotCurrent)
             }
-            DeviceCommand::SyncRegistry { tools, .. } if tools == self.tools => Ok(vec![]),
+            DeviceCommand::SyncRegistry { tools, .. } if self.synced && tools == self.tools => Ok(vec![]),
             DeviceCommand::SyncRegistry { connection_id, tools } => {
                 Ok(vec![ToolRegistrySynced { connection_id, tools }.into()])
             }
@@ -213,7 +215,10 @@ impl Decider for Device {
                     journal_id: e.journal_id.clone(),
                 });
             }
-            DeviceEvent::ToolRegistrySynced(e) => self.tools.clone_from(&e.tools),
+            DeviceEvent::ToolRegistrySynced(e) => {
+                self.tools.clone_from(&e.tools);
+                self.synced = true;
+            }
             DeviceEvent::DeviceDisconnected(e) => {
                 if self.is_current(&e.connection_id) {
                     self.connection = None;

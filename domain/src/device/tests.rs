@@ -168,8 +168,13 @@ fn the_set_of_tools_is_recorded_only_where_it_differs_and_survives_a_reconnect()
     check(&once, sync("s1", "2"), Ok(vec![synced("s1", "2")]));
     let again = [once, vec![disconnected("s1"), connected("s2", 2, "j", 1)]].concat();
     check(&again, sync("s2", "1"), Ok(vec![]));
-    let none = Command::SyncRegistry { connection_id: "s2".into(), tools: vec![] };
-    check(&again, none, Ok(vec![ToolRegistrySynced { connection_id: "s2".into(), tools: vec![] }.into()]));
+    let none = |socket: &str| Command::SyncRegistry { connection_id: socket.into(), tools: vec![] };
+    let synced_none = |socket: &str| Event::from(ToolRegistrySynced { connection_id: socket.into(), tools: vec![] });
+    check(&again, none("s2"), Ok(vec![synced_none("s2")]));
+    // A device is online from its first sync on, whatever it offers.
+    let online = vec![connected("s1", 1, "j", 1)];
+    check(&online, none("s1"), Ok(vec![synced_none("s1")]));
+    check(&[online, vec![synced_none("s1")]].concat(), none("s1"), Ok(vec![]));
 }
 
 #[test]
