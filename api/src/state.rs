@@ -64,14 +64,16 @@ impl App {
         Metadata::new(actor, self.claim.node_id.clone())
     }
 
-    /// Waits until the views show everything that is in the log now, so that a caller reads its own
-    /// writes.
+    /// Waits until these projections show everything that is in the log now, so that a caller reads
+    /// its own writes. A projection that has failed refuses its own readers and nobody else's.
     ///
     /// # Errors
-    /// When the log cannot be read, or the views do not catch up in time.
-    pub async fn caught_up(&self) -> Result<u64, crate::error::ApiError> {
+    /// When the log cannot be read, or a projection does not catch up in time.
+    pub async fn caught_up(&self, projections: &[&str]) -> Result<u64, crate::error::ApiError> {
         let position = self.ledger.reader().head().await?.position;
-        self.views.wait_for(position).await?;
+        for projection in projections {
+            self.views.wait_for_one(projection, position).await?;
+        }
         Ok(position)
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn banner(config: &ServerConfig, workspace: &Path, kept: bool, addres
 
 /// Prints what the ledger says and checks it; true if all of it holds.
 pub(super) async fn show(app: &App, asked: &Asked, ended: &Ended) -> Result<bool, StartError> {
-    let position = app.caught_up().await?;
+    let position = app.caught_up(&["conversation", "tool_call", "device"]).await?;
     heading(&format!("Timeline of run {} (ledger position {position})", asked.run_id));
     for line in devmind_projections::timeline_of_run(app.ledger.reader(), &asked.run_id).await.map_err(api)? {
         println!("{line}");

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The user's conversations, newest first.
 pub async fn list(State(app): State<Arc<App>>, User(user): User) -> ApiResult<Json<Vec<ConversationRow>>> {
-    app.caught_up().await?;
+    app.caught_up(&["conversation", "tool_call"]).await?;
     Ok(Json(app.views.conversations(&user).await?))
 }
 
@@ -32,7 +32,7 @@ pub async fn turns(
     User(user): User,
     Query(query): Query<OfConversation>,
 ) -> ApiResult<Json<Vec<TurnRow>>> {
-    app.caught_up().await?;
+    app.caught_up(&["conversation", "tool_call"]).await?;
     check_owner(&app, &query.conversation_id, &user).await?;
     Ok(Json(app.views.turns(&query.conversation_id).await?))
 }

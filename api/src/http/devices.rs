@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// The user's devices.
 pub async fn list(State(app): State<Arc<App>>, User(user): User) -> ApiResult<Json<Vec<DeviceRow>>> {
-    app.caught_up().await?;
+    app.caught_up(&["device"]).await?;
     Ok(Json(app.views.devices(&user).await?))
 }
 

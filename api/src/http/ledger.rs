@@ -104,7 +104,7 @@ pub async fn events(
         return Err(ApiError::field("limit", format!("must be 1-{MAX_LIMIT}")));
     }
     let stream = which.stream.as_deref().map(parse_stream).transpose()?;
-    let position = app.caught_up().await?;
+    let position = app.caught_up(&["conversation"]).await?;
     if let Some(conversation_id) = &which.conversation_id {
         check_owner(&app, conversation_id, &user).await?;
     }
@@ -124,10 +124,9 @@ pub async fn events(
     let (mut rows, mut after, mut scanned, mut at_head) = (Vec::new(), which.after, 0, false);
     while rows.len() < limit as usize && scanned < MAX_SCANNED && !at_head {
         let batch = app.ledger.reader().query(&filter, after, limit).await?;
-        at_head = batch.len() < limit as usize;
+        at_head = batch.is_empty();
         for event in batch {
             if rows.len() == limit as usize {
-                at_head = false;
                 break;
             }
             (after, scanned) = (event.position, scanned + 1);

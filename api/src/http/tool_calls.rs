@@ -27,7 +27,7 @@ pub async fn list(
     User(user): User,
     Query(which): Query<Which>,
 ) -> ApiResult<Json<Vec<ToolCallRow>>> {
-    app.caught_up().await?;
+    app.caught_up(&["conversation", "tool_call"]).await?;
     match (which.conversation_id, which.run_id, which.tool_call_id) {
         (Some(conversation_id), None, None) => {
             check_owner(&app, &conversation_id, &user).await?;

@@ -32,7 +32,7 @@ pub async fn claim_and_start(
     user: UserId,
     input: RunAgentInput,
 ) -> ApiResult<impl Stream<Item = AgUiEvent> + Send + use<>> {
-    app.caught_up().await?;
+    app.caught_up(&["conversation"]).await?;
     let run_id = RunId::from(input.run_id.as_str());
     let run = app.views.find_run(&run_id).await?.ok_or_else(|| ApiError::of(ErrorCode::RunNotFound))?;
     if run.user_id != user {

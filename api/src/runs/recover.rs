@@ -20,7 +20,7 @@ use devmind_projections::RunRow;
 /// # Errors
 /// When the log or the views fail.
 pub async fn settle_left_over_runs(app: &App) -> Result<usize, ApiError> {
-    app.caught_up().await?;
+    app.caught_up(&["conversation"]).await?;
     let mut settled = 0;
     for run in app.views.runs_running_on(&app.claim.node_id).await? {
         let Some(epoch) = run.epoch.filter(|epoch| *epoch < app.claim.epoch) else { continue };
