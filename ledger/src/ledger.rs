@@ -27,6 +27,8 @@ pub struct Ledger {
     stop: CancellationToken,
     retry_lanes: Arc<[Mutex<()>]>,
     reader: LedgerReader,
+    #[cfg(test)]
+    pub(crate) faults: crate::store::faults::Faults,
 }
 
 impl Ledger {
@@ -38,6 +40,8 @@ impl Ledger {
     /// [`LedgerError`]; a file that is not understood is left exactly as it is.
     pub async fn open(file: &Path) -> Result<Self, LedgerError> {
         let opened = store::open_writable(file).await?;
+        #[cfg(test)]
+        let faults = opened.write.faults.clone();
         let (commands, queue) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let stop = CancellationToken::new();
         let (writer, live) = Writer::new(opened.write, opened.pool.clone(), opened.head, opened.last_recorded_at);
@@ -49,6 +53,8 @@ impl Ledger {
             stop,
             retry_lanes: (0..RETRY_LANES).map(|_| Mutex::new(())).collect(),
             reader,
+            #[cfg(test)]
+            faults,
         })
     }
 

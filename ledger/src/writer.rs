@@ -135,7 +135,7 @@ impl Writer {
                 return Err(failure);
             }
         };
-        if !plan.writes() {
+        if !plan.writes(batch) {
             self.store.rollback().await;
             return Ok((plan, head));
         }
@@ -149,7 +149,7 @@ impl Writer {
         let before = self.store.head().await?.map_err(Failure::Unsound)?;
         self.last_recorded_at = self.last_recorded_at.max(now());
         let plan = Plan::make(&mut self.store, batch, before.frontier.size(), self.last_recorded_at).await?;
-        if !plan.writes() {
+        if !plan.writes(batch) {
             return Ok((plan, before));
         }
         let from = before.frontier.size();

@@ -1,6 +1,8 @@
 //! The log as a SQLite file: how it is opened, written and read. What a command may do is left to
 //! the writer; another store stands beside this module behind the same functions.
 
+#[cfg(test)]
+pub(crate) mod faults;
 mod open;
 mod read;
 mod rows;

@@ -23,6 +23,9 @@ const APPLICATION_ID: i64 = 0x444d_4c47;
 /// What every SQLite file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
+/// `PRAGMA synchronous = FULL`: a commit is on the disk when it returns.
+const SYNCHRONOUS_FULL: i64 = 2;
+
 /// The lock file's name, beside the log.
 const LOCK_FILE: &str = "ledger.lock";
 
@@ -50,6 +53,7 @@ pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
         .foreign_keys(true)
         .busy_timeout(BUSY_TIMEOUT);
     let mut connection = options.connect().await.map_err(|error| fail(file, "open", &error))?;
+    check_durability(file, &mut connection).await?;
     MIGRATIONS.run(&mut connection).await.map_err(|error| migration_error(file, error))?;
     let last_recorded_at = check_head(file, &mut connection).await?;
     let pool = read_pool(file, false).await?;
@@ -115,6 +119,21 @@ async fn look(file: &Path, connection: &mut SqliteConnection) -> Result<i64, Led
         }
         Some(_) | None => Err(corrupt(file, "it is the SQLite file of another program")),
     }
+}
+
+/// SQLite falls back in silence where a file system cannot do what the settings ask for.
+async fn check_durability(file: &Path, connection: &mut SqliteConnection) -> Result<(), LedgerError> {
+    let sql = "SELECT journal_mode, synchronous FROM pragma_journal_mode, pragma_synchronous";
+    let (journal, synchronous): (String, i64) =
+        sqlx::query_as(sql).fetch_one(connection).await.map_err(|error| fail(file, "check its settings", &error))?;
+    if journal == "wal" && synchronous >= SYNCHRONOUS_FULL {
+        return Ok(());
+    }
+    let reason = format!(
+        "its file system does not allow a write-ahead log with full synchronisation \
+         (journal_mode {journal}, synchronous {synchronous}): use a local disk"
+    );
+    Err(unavailable(file, reason))
 }
 
 fn newest_known() -> i64 {

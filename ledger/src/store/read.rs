@@ -186,3 +186,38 @@ pub(crate) async fn integrity(pool: &SqlitePool) -> Result<Integrity, sqlx::Erro
         triggers,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::support::Folder;
+
+    #[tokio::test]
+    async fn no_filter_walks_the_whole_log() {
+        let folder = Folder::new();
+        folder.open().await.close().await;
+        let mut sql = folder.sql().await;
+        let any = EventFilter::default;
+        for filter in [
+            EventFilter { conversation_id: Some("x".into()), ..any() },
+            EventFilter { run_id: Some("x".into()), ..any() },
+            EventFilter { tool_call_id: Some("x:y".into()), ..any() },
+            EventFilter { stream: Some(StreamId { aggregate_type: "x".into(), aggregate_id: "y".into() }), ..any() },
+            EventFilter { event_type: Some("x".into()), ..any() },
+            EventFilter { actor: Some("x".into()), ..any() },
+        ] {
+            let explain = format!("EXPLAIN QUERY PLAN {}", filter_query(&filter, 0, 10).sql());
+            let plan: Vec<String> = sqlx::raw_sql(&explain)
+                .fetch_all(&mut sql)
+                .await
+                .expect("explained")
+                .iter()
+                .map(|row| row.get::<String, _>("detail"))
+                .collect();
+            let plan = plan.join("; ");
+            // The position alone would find every event after `after`.
+            let by_position = "(partition=? AND position>?)";
+            assert!(!plan.contains("SCAN events") && !plan.contains(by_position), "{filter:?}: {plan}");
+        }
+    }
+}

@@ -18,6 +18,8 @@ pub(crate) struct WriteStore {
     file: PathBuf,
     connection: SqliteConnection,
     lock: File,
+    #[cfg(test)]
+    pub faults: super::faults::Faults,
 }
 
 /// The head of the log.
@@ -46,7 +48,13 @@ pub(crate) struct Seen {
 
 impl WriteStore {
     pub fn new(file: PathBuf, connection: SqliteConnection, lock: File) -> Self {
-        Self { file, connection, lock }
+        Self {
+            file,
+            connection,
+            lock,
+            #[cfg(test)]
+            faults: super::faults::Faults::default(),
+        }
     }
 
     pub fn file(&self) -> &Path {
@@ -59,6 +67,11 @@ impl WriteStore {
     }
 
     pub async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        #[cfg(test)]
+        if let Some(sql) = self.faults.instead_of_commit() {
+            self.run(sql).await?;
+            return Err(super::faults::disk_error());
+        }
         self.run("COMMIT").await
     }
 
@@ -188,6 +201,10 @@ impl WriteStore {
 
     /// Whether an event is stored.
     pub async fn contains(&mut self, event_id: &str) -> Result<bool, sqlx::Error> {
+        #[cfg(test)]
+        if self.faults.unreadable() {
+            return Err(super::faults::disk_error());
+        }
         let found: Option<i64> = sqlx::query_scalar("SELECT 1 FROM events WHERE event_id = ?")
             .bind(event_id)
             .fetch_optional(&mut self.connection)

@@ -1,4 +1,14 @@
 //! Tests of the ledger over real files.
 
 mod append;
-mod support;
+mod cqrs;
+mod doubt;
+mod execute;
+mod follow;
+mod idempotency;
+mod kill;
+mod open;
+mod read;
+pub(crate) mod support;
+mod verify_file;
+mod verify_rules;

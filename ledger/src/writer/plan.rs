@@ -66,8 +66,8 @@ impl Plan {
     }
 
     /// Whether there is anything to commit.
-    pub fn writes(&self) -> bool {
-        self.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Stored(_)))
+    pub fn writes(&self, batch: &[Command]) -> bool {
+        !self.events.is_empty() || !self.new_keys(batch).is_empty()
     }
 
     /// The keys of the commands that are stored.
