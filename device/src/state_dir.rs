@@ -32,8 +32,11 @@ impl StateDir {
     /// `STATE_LOCKED` when another process has it; `CONFIG_INVALID` when it cannot be used.
     pub fn open(path: &Path) -> Result<Self, DeviceError> {
         let unusable = |error: io::Error| {
-            DeviceError::new(ErrorCode::ConfigInvalid, format!("the state folder {} cannot be used: {error}", path.display()))
-                .with_hint("name a folder that you may write to with --state")
+            DeviceError::new(
+                ErrorCode::ConfigInvalid,
+                format!("the state folder {} cannot be used: {error}", path.display()),
+            )
+            .with_hint("name a folder that you may write to with --state")
         };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
         make_private(path)?;
@@ -148,7 +151,10 @@ mod tests {
         let id = StateDir::open(&path).and_then(|state| state.device_id(None)).expect("made");
         let state = StateDir::open(&path).expect("again");
         assert_eq!(state.device_id(None).expect("kept"), id);
-        assert_eq!(state.device_id(Some("other".into())).err().map(|error| error.code()), Some(ErrorCode::ConfigInvalid));
+        assert_eq!(
+            state.device_id(Some("other".into())).err().map(|error| error.code()),
+            Some(ErrorCode::ConfigInvalid)
+        );
         let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o700);
         assert_eq!(mode(&path.join(DEVICE_ID_FILE)), 0o600);

@@ -56,6 +56,15 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
+/// As many whole characters from the beginning as fit into so many bytes.
+pub fn whole_characters(text: &str, max_bytes: usize) -> &str {
+    let mut end = max_bytes.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

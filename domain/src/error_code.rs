@@ -119,6 +119,7 @@ error_codes! {
     TicketInvalid = "TICKET_INVALID", 401, false, "ask for a new ticket: it is unknown, used or expired";
     OriginDenied = "ORIGIN_DENIED", 403, false, "a browser page may not open the device socket";
     Protocol = "PROTOCOL_ERROR", 400, false, "the peer sent something the protocol does not know";
+    DeviceReplaced = "DEVICE_REPLACED", 409, false, "another program took over as this device; start this one again to take over here";
     JournalRolledBack = "JOURNAL_ROLLED_BACK", 403, false, "the device's state folder was restored from a copy: remove it to start a new device";
 
     // Starting up.

@@ -160,7 +160,8 @@ impl Journal {
     /// `Failed`.
     pub async fn begin(&self, id: &ToolCallId) -> Result<bool, JournalError> {
         let mut connection = self.usable().await?;
-        let update = "UPDATE calls SET phase = 'executing', started_at = ? WHERE tool_call_id = ? AND phase = 'reserved'";
+        let update =
+            "UPDATE calls SET phase = 'executing', started_at = ? WHERE tool_call_id = ? AND phase = 'reserved'";
         let done = sqlx::query(update)
             .bind(clock::now().as_micros())
             .bind(id.as_str())
@@ -240,8 +241,7 @@ impl Journal {
 
     async fn deliver(&self, id: &ToolCallId, delivery: &str, note: &str) -> Result<(), JournalError> {
         let mut connection = self.usable().await?;
-        let update =
-            "UPDATE calls SET delivery = ?, delivery_note = ? WHERE tool_call_id = ? AND delivery IN ('pending', 'parked')";
+        let update = "UPDATE calls SET delivery = ?, delivery_note = ? WHERE tool_call_id = ? AND delivery IN ('pending', 'parked')";
         let done = sqlx::query(update).bind(delivery).bind(note).bind(id.as_str()).execute(&mut *connection).await;
         done.map(drop).map_err(|error| self.poison(&error))
     }

@@ -43,9 +43,10 @@ impl Journal {
             SqliteConnection::connect_with(&options).await.map_err(|error| unusable(&shown, &error))?;
         check(&mut connection).await.map_err(|error| unusable(&shown, &error))?;
         MIGRATIONS.run(&mut connection).await.map_err(|error| match error {
-            MigrateError::VersionMissing(_) => {
-                DeviceError::new(ErrorCode::LedgerSchemaNewer, format!("{shown} was made by a newer version of this program"))
-            }
+            MigrateError::VersionMissing(_) => DeviceError::new(
+                ErrorCode::LedgerSchemaNewer,
+                format!("{shown} was made by a newer version of this program"),
+            ),
             other => unusable(&shown, &sqlx::Error::Migrate(Box::new(other))),
         })?;
         let (journal_id, epoch) = start(&mut connection).await.map_err(|error| unusable(&shown, &error))?;
@@ -57,9 +58,10 @@ impl Journal {
             epoch,
             instance_id: instance_id.to_owned(),
         };
-        journal.clean(crate::clock::now()).await.map_err(|error| {
-            DeviceError::new(error.code(), format!("{shown} cannot be written")).caused_by(error)
-        })?;
+        journal
+            .clean(crate::clock::now())
+            .await
+            .map_err(|error| DeviceError::new(error.code(), format!("{shown} cannot be written")).caused_by(error))?;
         Ok(journal)
     }
 }

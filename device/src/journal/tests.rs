@@ -194,9 +194,15 @@ async fn a_full_disk_refuses_new_calls_and_stores_a_settlement_without_its_outpu
 async fn after_a_failed_write_the_journal_refuses_everything() {
     let folder = tempfile::tempdir().expect("folder");
     let journal = open(folder.path()).await;
-    sqlx::raw_sql("ALTER TABLE calls RENAME TO gone").execute(&mut *journal.connection.lock().await).await.expect("broken");
+    sqlx::raw_sql("ALTER TABLE calls RENAME TO gone")
+        .execute(&mut *journal.connection.lock().await)
+        .await
+        .expect("broken");
     assert!(matches!(journal.reserve(&request("a"), &owner("s")).await, Err(JournalError::Failed(_))));
-    sqlx::raw_sql("ALTER TABLE gone RENAME TO calls").execute(&mut *journal.connection.lock().await).await.expect("mended");
+    sqlx::raw_sql("ALTER TABLE gone RENAME TO calls")
+        .execute(&mut *journal.connection.lock().await)
+        .await
+        .expect("mended");
     assert!(matches!(journal.find(&"a".into()).await, Err(JournalError::Failed(_))), "it is not trusted again");
     assert_eq!(journal.admit(clock::now()).await.map_err(|error| error.code()), Err(ErrorCode::DeviceJournalFailed));
     drop(journal);

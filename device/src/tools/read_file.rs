@@ -7,6 +7,7 @@
 
 use super::{Execution, LocalTool, Prepared, Subject, ToolFailure, number, text};
 use crate::path_policy::{FileFacts, OpenedFile};
+use crate::text::whole_characters;
 use crate::workspace::Workspace;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
@@ -107,7 +108,8 @@ fn read_part(file: &File, offset: u64, max_bytes: u64, execution: &Execution) ->
         }
         Err(_) => return Err(not_text()),
     };
-    let content = whole_characters(valid, wanted);
+    let first = valid.chars().next().map_or(0, char::len_utf8);
+    let content = whole_characters(valid, wanted.max(first));
     if content.contains('\0') {
         return Err(not_text());
     }
@@ -125,16 +127,6 @@ fn beginning_of_character(window: &[u8], asked: usize) -> Option<usize> {
         begin -= 1;
     }
     Some(begin)
-}
-
-/// As many whole characters as fit into `max_bytes`, but at least one.
-fn whole_characters(text: &str, max_bytes: usize) -> &str {
-    let first = text.chars().next().map_or(0, char::len_utf8);
-    let mut end = max_bytes.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end.max(first)]
 }
 
 /// Up to `length` bytes from `from`, less only at the file's end.

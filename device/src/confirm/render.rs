@@ -1,0 +1,81 @@
+//! What a person sees of a question: everything, and nothing that could deceive.
+
+use super::ConfirmationRequest;
+use crate::text::visible;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// The question as lines of text, with the seconds left to answer. Characters that move the cursor,
+/// turn the reading direction or are not seen are written out.
+pub fn render(request: &ConfirmationRequest, left: Duration) -> String {
+    let mut shown = format!("\nA model asks to use {}", visible(&request.tool));
+    let mut line = |name: &str, value: &str| {
+        // Writing to a String cannot fail.
+        let _ = write!(shown, "\n  {name:<14} {value}");
+    };
+    line("conversation", &visible(&request.conversation_title));
+    for (name, value) in request.arguments.as_object().into_iter().flatten() {
+        line(&visible(name), &argument(value));
+    }
+    if let Some(subject) = &request.subject {
+        line("file", &visible(&subject.resolved_path));
+        line("size", &format!("{} bytes", subject.facts.size));
+        line("changed", &subject.facts.modified.to_string());
+        if subject.facts.links > 1 {
+            line("names", &format!("{} (the same file has other names)", subject.facts.links));
+        }
+    }
+    let _ = write!(shown, "\nAllow this once? [y/N] ({} s left) ", left.as_secs());
+    shown
+}
+
+/// Text between quotes, anything else as JSON.
+fn argument(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("\"{}\"", visible(text)),
+        other => visible(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Deadline;
+    use crate::path_policy::FileFacts;
+    use crate::tools::Subject;
+    use devmind_domain::Timestamp;
+    use serde_json::json;
+
+    #[test]
+    fn a_question_shows_everything_and_no_character_can_deceive() {
+        let facts = FileFacts {
+            device: 1,
+            inode: 2,
+            size: 42,
+            modified: Timestamp::from_micros(1_790_000_000_000_100),
+            links: 2,
+        };
+        let request = ConfirmationRequest {
+            tool_call_id: "call".into(),
+            tool: "workspace.read_file".into(),
+            arguments: json!({ "path": "a\u{202e}dm.txt\u{1b}[2K\n[y/N] y", "offset": 7 }),
+            subject: Some(Subject { resolved_path: "real\u{200b}.txt".into(), facts }),
+            conversation_title: "hello\r\u{1b}]0;title\u{7}".into(),
+            deadline: Deadline::after(Duration::from_secs(60)),
+        };
+        let shown = render(&request, Duration::from_secs(59));
+        assert_eq!(
+            shown,
+            "\nA model asks to use workspace.read_file\
+             \n  conversation   hello\\r\\u{1b}]0;title\\u{7}\
+             \n  offset         7\
+             \n  path           \"a\\u{202e}dm.txt\\u{1b}[2K\\n[y/N] y\"\
+             \n  file           real\\u{200b}.txt\
+             \n  size           42 bytes\
+             \n  changed        2026-09-21T14:13:20.000100Z\
+             \n  names          2 (the same file has other names)\
+             \nAllow this once? [y/N] (59 s left) "
+        );
+    }
+}
