@@ -41,6 +41,11 @@ impl Deadline {
         self.steady.saturating_duration_since(Instant::now()).min(by_wall)
     }
 
+    /// Its moment by the steady clock: deadlines are put in order by it.
+    pub fn ends_at(&self) -> Instant {
+        self.steady
+    }
+
     /// Whether it has passed.
     pub fn has_passed(&self) -> bool {
         self.remaining().is_zero()

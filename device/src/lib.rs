@@ -8,7 +8,9 @@
 //! left to `devmind-domain`.
 
 pub mod call;
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod confirm;
 pub mod connection;
 mod device;

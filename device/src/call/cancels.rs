@@ -24,7 +24,7 @@ impl Cancels {
         let until = Deadline::after(Duration::from_millis(TOOL_TTL_MS) + AFTER_DEADLINE);
         if self.0.len() >= MAX_CANCELS && !self.0.contains_key(id) {
             self.0.retain(|_, (_, until)| !until.has_passed());
-            let first = self.0.iter().min_by_key(|(_, (_, until))| until.remaining()).map(|(id, _)| id.clone());
+            let first = self.0.iter().min_by_key(|(_, (_, until))| until.ends_at()).map(|(id, _)| id.clone());
             if let Some(first) = first.filter(|_| self.0.len() >= MAX_CANCELS) {
                 self.0.remove(&first);
             }
