@@ -24,6 +24,7 @@ mod store;
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod timeline;
 mod tool_call;
 mod views;
 
@@ -40,5 +41,6 @@ pub use projection::Projection;
 pub use rebuild::{RebuildReport, rebuild, rebuild_one};
 pub use registry::PROJECTIONS;
 pub use runner::ProjectionRunner;
+pub use timeline::{TimelineLine, timeline, timeline_of_run};
 pub use tool_call::{MAX_LISTED_TOOL_CALLS, ToolAttemptRow, ToolCallQuery, ToolCallRow};
 pub use views::{ProjectionStatus, Views};

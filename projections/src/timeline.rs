@@ -1,0 +1,138 @@
+//! What happened in one run, one line a fact: who asked, what the model said, what was dispatched
+//! where, what came back, and how long each took.
+//!
+//! A pure function of events, and the reading of the events that concern a run. It keeps no rows:
+//! the log answers it directly. Printing and colours are left to the programs.
+
+mod conversation;
+mod others;
+mod read;
+mod tool_call;
+
+pub use read::timeline_of_run;
+
+use devmind_domain::Timestamp;
+use devmind_domain::event::{DomainEvent, RecordedEvent};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Characters of a quoted text, at most.
+const MAX_QUOTED_CHARS: usize = 100;
+
+/// One fact of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TimelineLine {
+    /// Its position in the log.
+    pub position: u64,
+    /// When it was recorded.
+    pub recorded_at: Timestamp,
+    /// From the run's first fact (milliseconds).
+    pub offset_ms: i64,
+    /// How long that took which it ends (milliseconds); absent where it ends nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<i64>,
+    /// Who caused it, as `kind:id`.
+    pub actor: String,
+    /// The event's type.
+    pub event_type: String,
+    /// The event's stream, as `kind/id`.
+    pub stream: String,
+    /// What happened, in words.
+    pub text: String,
+}
+
+impl fmt::Display for TimelineLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let position = format!("#{}", self.position);
+        let took = self.duration_ms.map(seconds).unwrap_or_default();
+        write!(f, "{position:<7} {:>9} {took:>9}  {:<16} {}", seconds(self.offset_ms), self.actor, self.text)
+    }
+}
+
+/// The lines of a run whose events these are, in the order of the log.
+pub fn timeline(events: &[Arc<RecordedEvent>]) -> Vec<TimelineLine> {
+    let mut story = Story::default();
+    events.iter().map(|event| story.tell(event)).collect()
+}
+
+/// When things began, to say how long they took.
+#[derive(Default)]
+struct Story {
+    first: Option<Timestamp>,
+    begun: HashMap<String, Timestamp>,
+}
+
+/// What an event says: words, and which spans begin and end with it.
+#[derive(Default)]
+struct Told {
+    text: String,
+    begins: Vec<String>,
+    ends: Option<String>,
+    /// The words where the span that ends had really begun.
+    text_if_it_ends: Option<String>,
+}
+
+impl Told {
+    fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+    fn begins(mut self, span: impl Into<String>) -> Self {
+        self.begins.push(span.into());
+        self
+    }
+    fn ends(mut self, span: impl Into<String>) -> Self {
+        self.ends = Some(span.into());
+        self
+    }
+    fn if_it_ends(mut self, text: impl Into<String>) -> Self {
+        self.text_if_it_ends = Some(text.into());
+        self
+    }
+}
+
+impl Story {
+    fn tell(&mut self, event: &RecordedEvent) -> TimelineLine {
+        let stream = event.stream.aggregate_id.as_str();
+        let told = match event.decode() {
+            Ok(DomainEvent::Conversation(inner)) => conversation::tell(&inner),
+            Ok(DomainEvent::Thread(inner)) => others::thread(&inner),
+            Ok(DomainEvent::ToolCall(inner)) => tool_call::tell(stream, &inner),
+            Ok(DomainEvent::Device(inner)) => others::device(&inner),
+            Ok(DomainEvent::Node(inner)) => others::node(&inner),
+            Err(error) => Told::new(format!("{} cannot be told: {error}", event.event_type)),
+        };
+        let first = *self.first.get_or_insert(event.recorded_at);
+        let begun = told.ends.and_then(|span| self.begun.get(&span).copied());
+        for span in told.begins {
+            self.begun.insert(span, event.recorded_at);
+        }
+        TimelineLine {
+            position: event.position,
+            recorded_at: event.recorded_at,
+            offset_ms: event.recorded_at.millis_since(first),
+            duration_ms: begun.map(|begun| event.recorded_at.millis_since(begun)),
+            actor: event.metadata().map_or_else(|_| "?".to_owned(), |metadata| metadata.actor.to_string()),
+            event_type: event.event_type.clone(),
+            stream: event.stream.to_string(),
+            text: told.text_if_it_ends.filter(|_| begun.is_some()).unwrap_or(told.text),
+        }
+    }
+}
+
+fn seconds(millis: i64) -> String {
+    format!("{}.{:03}s", millis / 1_000, millis % 1_000)
+}
+
+/// A text as one short line: what could move a terminal's cursor or turn its direction is escaped.
+fn quoted(text: &str) -> String {
+    let mut short: String = text.chars().take(MAX_QUOTED_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_QUOTED_CHARS).is_some() {
+        short.push('…');
+    }
+    format!("\"{short}\"")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! The words for what happens in a conversation.
+
+use super::{Told, quoted};
+use devmind_domain::conversation::ConversationEvent;
+
+pub(super) fn tell(event: &ConversationEvent) -> Told {
+    match event {
+        ConversationEvent::ConversationStarted(e) => Told::new(format!("a conversation began: {}", quoted(&e.title))),
+        ConversationEvent::ConversationRenamed(e) => {
+            Told::new(format!("the conversation is called {} now", quoted(&e.title)))
+        }
+        ConversationEvent::ConversationDeleted(_) => Told::new("the conversation was removed"),
+        ConversationEvent::TurnPrepared(e) => {
+            Told::new(format!("asked question {}: {}", e.sequence_no, quoted(&e.content)))
+        }
+        ConversationEvent::TurnRerunPrepared(e) => {
+            let what = if e.edited { "asked anew, edited" } else { "asked for another answer" };
+            Told::new(format!("{what}: {}", quoted(&e.content)))
+        }
+        ConversationEvent::RunPrepared(e) => {
+            let device = e.device_id.as_ref().map_or(String::new(), |id| format!(", may use device {id}"));
+            let text = format!("run {} waits ({}){device}", e.run_id, e.kind.as_str());
+            Told::new(text).begins(format!("wait {}", e.run_id))
+        }
+        ConversationEvent::RunClaimed(e) => {
+            let text = format!("run claimed by server process {} (start {})", e.node_id, e.epoch);
+            Told::new(text).ends(format!("wait {}", e.run_id)).begins(format!("run {}", e.run_id))
+        }
+        ConversationEvent::InterruptRaised(e) => {
+            let text = format!("approval asked for {}: {}", e.tool, quoted(&e.message));
+            Told::new(text).begins(format!("interrupt {}", e.interrupt_id))
+        }
+        ConversationEvent::RunInterrupted(e) => Told::new("run paused").ends(format!("run {}", e.run_id)),
+        ConversationEvent::InterruptResolved(e) => {
+            let decision = if e.approved { "approved" } else { "refused" };
+            Told::new(format!("{decision} by {}", e.resolved_by)).ends(format!("interrupt {}", e.interrupt_id))
+        }
+        ConversationEvent::InterruptCancelled(e) => {
+            Told::new("the approval is not needed any more").ends(format!("interrupt {}", e.interrupt_id))
+        }
+        ConversationEvent::InterruptExpired(e) => {
+            Told::new("nobody decided in time").ends(format!("interrupt {}", e.interrupt_id))
+        }
+        ConversationEvent::RunSucceeded(e) => {
+            Told::new(format!("run answered: {}", quoted(&e.answer))).ends(format!("run {}", e.run_id))
+        }
+        ConversationEvent::RunFailed(e) => {
+            let text = format!("run failed: {} {}", e.error_code, quoted(&e.error_message));
+            Told::new(text).ends(format!("run {}", e.run_id))
+        }
+        ConversationEvent::RunCancelled(e) => {
+            Told::new(format!("run cancelled: {}", e.error_code.as_str())).ends(format!("run {}", e.run_id))
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Which events concern a run: its conversation's, its thread's, its tool calls', and those of the
+//! devices and server processes that its dispatches depended on.
+
+use super::{TimelineLine, timeline};
+use crate::error::ViewError;
+use devmind_domain::conversation::ConversationEvent;
+use devmind_domain::device::{DeviceEvent, stream_key};
+use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent, StreamId};
+use devmind_domain::ids::{ConnectionId, NodeId, RunId, ThreadId, ToolCallId, TurnId};
+use devmind_domain::thread::ThreadEvent;
+use devmind_domain::tool_call::ToolCallEvent;
+use devmind_ledger::{EventFilter, LedgerReader};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Events asked for at once.
+const PAGE: u32 = 500;
+
+type Events = BTreeMap<u64, Arc<RecordedEvent>>;
+
+/// The timeline of a run, read from the log; no lines when the log does not know the run.
+///
+/// # Errors
+/// When the log cannot be read.
+pub async fn timeline_of_run(ledger: &LedgerReader, run_id: &RunId) -> Result<Vec<TimelineLine>, ViewError> {
+    let by_run = EventFilter { run_id: Some(run_id.clone()), ..EventFilter::default() };
+    let mut events = Events::new();
+    collect(ledger, &by_run, 0, u64::MAX, &mut events, |_| true).await?;
+    let mut found = Found::default();
+    found.look(run_id, events.values());
+
+    // What belongs to the run without saying so in its metadata.
+    for conversation in found.conversations.clone() {
+        let stream = ledger.read_stream(&StreamId::new(AggregateType::Conversation, conversation), 0).await?;
+        found.look(run_id, &stream);
+        let own = stream.iter().filter(|event| found.is_of_run(run_id, event));
+        events.extend(own.map(|event| (event.position, Arc::clone(event))));
+    }
+    for thread in found.threads.clone() {
+        let stream = ledger.read_stream(&StreamId::new(AggregateType::Thread, thread.0), 0).await?;
+        found.look(run_id, &stream);
+        events.extend(stream.into_iter().map(|event| (event.position, event)));
+    }
+    for call in found.calls.clone() {
+        let stream = ledger.read_stream(&StreamId::new(AggregateType::ToolCall, call.0), 0).await?;
+        found.look(run_id, &stream);
+        events.extend(stream.into_iter().map(|event| (event.position, event)));
+    }
+
+    // Sockets and server processes matter while the run and its calls were under way.
+    let (Some(first), Some(last)) = (events.keys().next().copied(), events.keys().next_back().copied()) else {
+        return Ok(Vec::new());
+    };
+    for device in &found.devices {
+        let filter = of_stream(AggregateType::Device, device);
+        collect(ledger, &filter, first, last, &mut events, |event| found.is_of_connection(event)).await?;
+    }
+    for node in &found.nodes {
+        let filter = of_stream(AggregateType::Node, node.as_str());
+        collect(ledger, &filter, first, last, &mut events, |_| true).await?;
+    }
+    Ok(timeline(&events.into_values().collect::<Vec<_>>()))
+}
+
+fn of_stream(kind: AggregateType, id: &str) -> EventFilter {
+    EventFilter { stream: Some(StreamId::new(kind, id)), ..EventFilter::default() }
+}
+
+/// Adds the events after `after`, up to `last`, that pass both filters.
+async fn collect(
+    ledger: &LedgerReader,
+    filter: &EventFilter,
+    after: u64,
+    last: u64,
+    events: &mut Events,
+    wanted: impl Fn(&RecordedEvent) -> bool,
+) -> Result<(), ViewError> {
+    let mut after = after;
+    loop {
+        let page = ledger.query(filter, after, PAGE).await?;
+        let Some(end) = page.last().map(|event| event.position) else { return Ok(()) };
+        let own = page.into_iter().filter(|event| event.position <= last && wanted(event));
+        events.extend(own.map(|event| (event.position, event)));
+        if end >= last {
+            return Ok(());
+        }
+        after = end;
+    }
+}
+
+/// What the events of a run name.
+#[derive(Default)]
+struct Found {
+    conversations: BTreeSet<String>,
+    turns: BTreeSet<TurnId>,
+    threads: BTreeSet<ThreadId>,
+    calls: BTreeSet<ToolCallId>,
+    devices: BTreeSet<String>,
+    connections: BTreeSet<ConnectionId>,
+    nodes: BTreeSet<NodeId>,
+}
+
+impl Found {
+    fn look<'a>(&mut self, run_id: &RunId, events: impl IntoIterator<Item = &'a Arc<RecordedEvent>>) {
+        for event in events {
+            if let Some(conversation) = event.metadata().ok().and_then(|metadata| metadata.conversation_id) {
+                self.conversations.insert(conversation.0);
+            }
+            match event.decode() {
+                Ok(DomainEvent::Conversation(ConversationEvent::RunPrepared(e))) if e.run_id == *run_id => {
+                    self.turns.insert(e.turn_id);
+                    self.threads.insert(e.graph_thread_id);
+                }
+                Ok(DomainEvent::Thread(inner)) => self.look_at_thread(event, &inner),
+                Ok(DomainEvent::ToolCall(inner)) => self.look_at_call(event, &inner),
+                Ok(DomainEvent::Conversation(_) | DomainEvent::Device(_) | DomainEvent::Node(_)) | Err(_) => {}
+            }
+        }
+    }
+
+    fn look_at_thread(&mut self, event: &RecordedEvent, inner: &ThreadEvent) {
+        let thread = ThreadId(event.stream.aggregate_id.clone());
+        match inner {
+            ThreadEvent::ModelResponded(e) => {
+                self.calls.extend(e.tool_calls.iter().map(|call| ToolCallId::of(&thread, &call.id)));
+            }
+            ThreadEvent::ThreadStarted(_)
+            | ThreadEvent::ModelRequested(_)
+            | ThreadEvent::AnswerProgressed(_)
+            | ThreadEvent::ModelFailed(_)
+            | ThreadEvent::ToolResultObserved(_) => {}
+        }
+        self.threads.insert(thread);
+    }
+
+    fn look_at_call(&mut self, event: &RecordedEvent, inner: &ToolCallEvent) {
+        self.calls.insert(ToolCallId(event.stream.aggregate_id.clone()));
+        match inner {
+            ToolCallEvent::ToolCallRequested(e) => {
+                self.devices.extend(e.device_id.iter().map(|device| stream_key(&e.user_id, device)));
+            }
+            ToolCallEvent::ToolDispatched(e) => {
+                self.nodes.insert(e.node_id.clone());
+                self.connections.extend(e.connection_id.clone());
+            }
+            ToolCallEvent::ToolResultRecorded(e) => self.connections.extend(e.connection_id.clone()),
+            ToolCallEvent::ToolResultAcked(e) => {
+                self.connections.insert(e.connection_id.clone());
+            }
+            ToolCallEvent::ToolCallDecided(_)
+            | ToolCallEvent::ToolReceived(_)
+            | ToolCallEvent::ToolCancelRequested(_)
+            | ToolCallEvent::ToolWaitTimedOut(_)
+            | ToolCallEvent::ToolOutcomeRevised(_) => {}
+        }
+    }
+
+    fn is_of_run(&self, run_id: &RunId, event: &RecordedEvent) -> bool {
+        let Ok(DomainEvent::Conversation(inner)) = event.decode() else { return false };
+        match inner {
+            ConversationEvent::TurnPrepared(e) => self.turns.contains(&e.turn_id),
+            ConversationEvent::TurnRerunPrepared(e) => self.turns.contains(&e.turn_id),
+            ConversationEvent::RunPrepared(e) => e.run_id == *run_id,
+            ConversationEvent::RunClaimed(e) => e.run_id == *run_id,
+            ConversationEvent::InterruptRaised(e) => e.run_id == *run_id,
+            ConversationEvent::RunInterrupted(e) => e.run_id == *run_id,
+            ConversationEvent::RunSucceeded(e) => e.run_id == *run_id,
+            ConversationEvent::RunFailed(e) => e.run_id == *run_id,
+            ConversationEvent::RunCancelled(e) => e.run_id == *run_id,
+            // Known by their metadata alone.
+            ConversationEvent::ConversationStarted(_)
+            | ConversationEvent::ConversationRenamed(_)
+            | ConversationEvent::ConversationDeleted(_)
+            | ConversationEvent::InterruptResolved(_)
+            | ConversationEvent::InterruptCancelled(_)
+            | ConversationEvent::InterruptExpired(_) => false,
+        }
+    }
+
+    fn is_of_connection(&self, event: &RecordedEvent) -> bool {
+        let Ok(DomainEvent::Device(inner)) = event.decode() else { return false };
+        match inner {
+            DeviceEvent::DeviceConnected(e) => self.connections.contains(&e.connection_id),
+            DeviceEvent::DeviceDisconnected(e) => self.connections.contains(&e.connection_id),
+            DeviceEvent::DeviceReplaced(e) => self.connections.contains(&e.old_connection_id),
+            DeviceEvent::DeviceTicketIssued(_)
+            | DeviceEvent::DeviceTicketConsumed(_)
+            | DeviceEvent::ToolRegistrySynced(_) => false,
+        }
+    }
+}
