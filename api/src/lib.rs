@@ -17,5 +17,6 @@ pub mod lifecycle;
 pub mod model;
 pub mod runs;
 pub mod state;
+pub mod tls;
 
 pub use lifecycle::{Server, ServerHandle};

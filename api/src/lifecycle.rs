@@ -125,8 +125,6 @@ impl Server {
     /// # Errors
     /// As [`Server::open`].
     pub async fn open_with_model(config: &ServerConfig, model: Arc<dyn Model>) -> Result<Self, StartError> {
-        // Calls to model endpoints use TLS; the process has one provider for it.
-        drop(rustls::crypto::ring::default_provider().install_default());
         // The port first: a second server must fail before it writes anything.
         let listener = bind(config.address()?).await?;
         let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;

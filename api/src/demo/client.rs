@@ -40,6 +40,7 @@ pub(super) struct Ended {
 
 impl Client {
     pub fn new(address: SocketAddr, user: &'static str) -> Self {
+        crate::tls::install_provider();
         Self { http: reqwest::Client::new(), base: format!("http://{address}"), user }
     }
 

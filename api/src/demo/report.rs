@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::lifecycle::{StartError, VIEWS_FILE};
 use crate::state::App;
 use devmind_ledger::verify::verify;
-use devmind_projections::ToolCallQuery;
+use devmind_projections::{ToolCallQuery, TurnRow};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -36,7 +36,7 @@ pub(super) async fn show(app: &App, asked: &Asked, ended: &Ended) -> Result<bool
 
     heading("Conversation view");
     let turns = app.views.turns(&asked.conversation_id).await.map_err(api)?;
-    println!("{}", pretty(&turns));
+    turns.iter().for_each(show_turn);
 
     heading("Tool call view");
     let calls = app.views.tool_calls(ToolCallQuery::Conversation(asked.conversation_id.clone())).await.map_err(api)?;
@@ -99,8 +99,21 @@ fn heading(text: &str) {
     println!("\n── {text}");
 }
 
-fn pretty<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
+fn show_turn(turn: &TurnRow) {
+    println!("  turn {}     {}{}", turn.sequence_no, turn.status, if turn.partial { ", partial answer" } else { "" });
+    println!("  question   {}", turn.question);
+    for (line, label) in
+        turn.answer.iter().flat_map(|answer| answer.lines()).zip(["answer"].into_iter().chain(std::iter::repeat("")))
+    {
+        println!("  {label:<10} {line}");
+    }
+    if let (Some(code), Some(message)) = (&turn.error_code, &turn.error_message) {
+        println!("  error      {code}: {message}");
+    }
+    for call in &turn.tool_calls {
+        let code = call.error_code.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
+        println!("  tool call  {} {}: {}{code}", call.tool, call.summary, call.status);
+    }
 }
 
 fn api(error: impl Into<ApiError>) -> StartError {

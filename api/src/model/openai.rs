@@ -27,6 +27,7 @@ pub struct OpenAiModel {
 impl OpenAiModel {
     /// A model behind an endpoint.
     pub fn new(config: &ModelConfig) -> Self {
+        crate::tls::install_provider();
         let endpoint = OpenAIConfig::new()
             .with_api_base(config.base_url.trim_end_matches('/'))
             .with_api_key(config.api_key.as_str());
