@@ -75,8 +75,11 @@ pub(crate) async fn run(
     hang_up: CancellationToken,
     status: &watch::Sender<ConnectionStatus>,
 ) -> Result<(), DeviceError> {
-    let client = ticket::client(&link.server)
-        .map_err(|error| DeviceError::new(ErrorCode::Internal, "no HTTP client can be made").caused_by(error))?;
+    let client = ticket::client(&link.server).map_err(|error| {
+        DeviceError::new(ErrorCode::ConfigInvalid, "this computer cannot speak https")
+            .with_hint("install the system's CA certificates")
+            .caused_by(error)
+    })?;
     let mut failures = Failures::default();
     loop {
         status.send_replace(ConnectionStatus::Connecting);

@@ -56,7 +56,7 @@ impl Server {
         Ok(server)
     }
 
-    fn is_plain(&self) -> bool {
+    pub(super) fn is_plain(&self) -> bool {
         self.base.scheme() == "http"
     }
 
