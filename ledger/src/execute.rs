@@ -44,9 +44,8 @@ pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(A, u64
 
 /// Loads an aggregate, decides, appends, and begins anew when somebody else was faster.
 ///
-/// With an idempotency key that was seen before, nothing is decided: the answer is
-/// [`AppendError::KeySeen`] with the events of that time, also where the command would be refused
-/// by now. A key is stored with what its command caused, also when that was nothing; a refused
+/// With an idempotency key that was seen before, the answer is [`AppendError::KeySeen`] with the
+/// events of that time, also where the rules would refuse the command by now. A key is stored with what its command caused, also when that was nothing; a refused
 /// command does not use up its key.
 ///
 /// # Errors
@@ -65,12 +64,12 @@ where
     let mut turn = None;
     let mut retries = 0;
     loop {
-        check_key(ledger, idempotency.as_ref()).await?;
         let (mut state, version) = load::<A>(ledger.reader(), id).await.map_err(ExecuteError::Ledger)?;
         let decided = match state.decide(command.clone()) {
             Ok(decided) => decided,
             Err(refusal) => {
-                // The rules may refuse just because the same request came through meanwhile.
+                // The rules may refuse just because the same request came through before; where they
+                // do not, the writer looks for the key.
                 check_key(ledger, idempotency.as_ref()).await?;
                 return Err(ExecuteError::Refused(refusal));
             }

@@ -146,6 +146,18 @@ async fn more_bytes_than_the_queue_holds_are_refused_as_overload() {
 }
 
 #[tokio::test]
+async fn time_in_the_log_never_goes_back_even_when_a_clock_did() {
+    let folder = Folder::new();
+    let ledger = folder.open().await;
+    ledger.append(append("s", 0, "by a clock that ran ahead")).await.expect("appended");
+    ledger.close().await;
+    let ahead = "2999-01-01T00:00:00.000000Z";
+    folder.forge(&format!("UPDATE events SET recorded_at = '{ahead}'")).await;
+    let appended = folder.open().await.append(append("s", 1, "x")).await.expect("appended");
+    assert_eq!(appended.events[0].recorded_at.to_string(), ahead);
+}
+
+#[tokio::test]
 async fn nothing_to_store_is_answered_with_the_head() {
     let folder = Folder::new();
     let ledger = folder.open().await;

@@ -45,7 +45,7 @@ async fn a_refusal_stores_nothing_and_what_is_already_so_answers_with_the_head()
 }
 
 #[tokio::test]
-async fn a_key_that_was_seen_answers_before_the_rules_are_asked() {
+async fn a_key_that_was_seen_answers_even_where_the_rules_would_refuse_by_now() {
     let folder = Folder::new();
     let ledger = folder.open().await;
     let stop = NodeCommand::Stop { epoch: 1 };
@@ -79,7 +79,7 @@ async fn of_parallel_executors_with_one_key_none_is_refused_for_what_another_did
         let (done, seen): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
         assert_eq!(done.len(), 1);
         for answer in seen {
-            // Without the second look at the key some would hear that the thread has begun already.
+            // Without a look at the key some would hear that the thread has begun already.
             let same = matches!(&answer, Err(ExecuteError::Append(AppendError::KeySeen { same_request: true, .. })));
             assert!(same, "{answer:?}");
         }

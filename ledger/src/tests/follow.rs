@@ -65,6 +65,15 @@ async fn a_follower_at_the_head_waits_until_something_is_appended_and_ends_with_
 }
 
 #[tokio::test]
+async fn what_was_just_committed_is_followed_from_memory() {
+    let folder = Folder::new();
+    let ledger = folder.open().await;
+    let appended = ledger.append(append("s", 0, "x")).await.expect("appended");
+    let followed = ledger.reader().follow(0).next().await.expect("events");
+    assert!(std::sync::Arc::ptr_eq(&appended.events[0], &followed[0]));
+}
+
+#[tokio::test]
 async fn a_hole_in_the_log_is_not_followed_over() {
     let folder = Folder::new();
     let ledger = folder.open().await;

@@ -31,6 +31,10 @@ async fn another_programs_database_is_refused_and_left_alone() {
     let other = sqlx::sqlite::SqliteConnectOptions::new().filename(folder.file()).create_if_missing(true);
     let mut other = sqlx::ConnectOptions::connect(&other).await.expect("connected");
     sqlx::raw_sql("CREATE TABLE notes (text TEXT)").execute(&mut other).await.expect("created");
+    assert_refused(&folder, ErrorCode::LedgerCorrupt, "another program").await;
+    // One that is kept with the same library of migrations, too.
+    let migrated = "CREATE TABLE _sqlx_migrations (version INTEGER); INSERT INTO _sqlx_migrations VALUES (1)";
+    sqlx::raw_sql(migrated).execute(&mut other).await.expect("created");
     sqlx::Connection::close(other).await.expect("closed");
     assert_refused(&folder, ErrorCode::LedgerCorrupt, "another program").await;
 }

@@ -59,6 +59,22 @@ impl Folder {
         }
         sql.close().await.expect("closed");
     }
+
+    /// Tampers, and makes every hash fit afterwards: a log as a faulty program could have written it.
+    pub async fn forge(&self, statements: &str) {
+        self.tamper(statements).await;
+        let mut tree = Frontier::default();
+        let mut fitting = String::new();
+        for event in all(&self.reader().await).await {
+            let leaf = event.expected_leaf_hash();
+            tree.push(leaf);
+            let (leaf, position) = (hex::encode(leaf), event.position);
+            fitting += &format!("UPDATE events SET leaf_hash = X'{leaf}' WHERE position = {position};");
+        }
+        let (root, frontier) = (hex::encode(tree.root()), hex::encode(tree.to_bytes()));
+        fitting += &format!("UPDATE head SET root = X'{root}', frontier = X'{frontier}'");
+        self.tamper(&fitting).await;
+    }
 }
 
 pub fn stream(id: &str) -> StreamId {
