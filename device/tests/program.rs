@@ -1,0 +1,173 @@
+//! The program as a process: killed while executing, started twice, started wrongly.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use support::{FakeServer, read_request};
+use tokio::process::{Child, Command};
+
+/// An example of this package, beside the folder of the test itself.
+fn example(name: &str) -> PathBuf {
+    let deps = std::env::current_exe().unwrap();
+    deps.parent().and_then(Path::parent).unwrap().join("examples").join(name)
+}
+
+fn program() -> Command {
+    clean(Command::new(env!("CARGO_BIN_EXE_devmind-device")))
+}
+
+/// Nothing of the tester's own settings, and no child outlives the test.
+fn clean(mut command: Command) -> Command {
+    for name in ["SERVER", "WORKSPACE", "STATE", "USER", "TOKEN"] {
+        command.env_remove(format!("DEVMIND_{name}"));
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+struct Folders {
+    folder: tempfile::TempDir,
+}
+
+impl Folders {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("ws")).unwrap();
+        std::fs::write(folder.path().join("ws/README.md"), "hello\n").unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn device_id(&self) -> String {
+        std::fs::read_to_string(self.path("state/device-id")).unwrap()
+    }
+
+    fn start(&self, command: Command, server: &str) -> Child {
+        let mut command = command;
+        command.current_dir(self.folder.path()).arg("--server").arg(server);
+        command.arg("--workspace").arg(self.path("ws")).arg("--state").arg(self.path("state"));
+        command.spawn().unwrap()
+    }
+
+    fn slow_reader(&self) -> Command {
+        let mut command = clean(Command::new(example("slow_read_device")));
+        command
+            .arg("--yes")
+            .env("DEVMIND_TEST_WITNESS", self.path("witness"))
+            .env("DEVMIND_TEST_EXECUTING", self.path("executing"))
+            .env("DEVMIND_TEST_GO_ON", self.path("go-on"));
+        command
+    }
+}
+
+async fn told(mut command: Command) -> (Option<i32>, String) {
+    let Output { status, stderr, .. } = command.output().await.unwrap();
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+#[tokio::test]
+async fn a_device_killed_while_executing_reports_that_it_cannot_know_and_never_reads_again() {
+    let folders = Folders::new();
+    let mut server = FakeServer::start().await;
+    let mut device = folders.start(folders.slow_reader(), &server.url);
+    let mut connection = server.registered().await;
+    connection.send(read_request(&folders.device_id(), "call", 1, "README.md")).await;
+    while connection.next_of("tool.call.received").await["phase"] != "executing" {}
+    while !folders.path("executing").exists() {
+        tokio::task::yield_now().await;
+    }
+    device.kill().await.unwrap();
+
+    std::fs::write(folders.path("go-on"), "").unwrap();
+    let _device = folders.start(folders.slow_reader(), &server.url);
+    let mut connection = server.registered().await;
+    let result = connection.next_of("tool.call.result").await;
+    assert_eq!((&result["status"], &result["error"]["code"]), (&json!("indeterminate"), &json!("DEVICE_RESTARTED")));
+    connection.ack("call").await;
+    connection.send(read_request(&folders.device_id(), "call", 2, "README.md")).await;
+    let again = connection.next().await;
+    assert_eq!((&again["type"], &again["status"]), (&json!("tool.call.result"), &json!("indeterminate")));
+    // Another call runs: the first one did not for want of a second chance.
+    connection.send(read_request(&folders.device_id(), "other", 1, "README.md")).await;
+    assert_eq!(connection.next_of("tool.call.result").await["status"], "succeeded");
+    assert_eq!(std::fs::read_to_string(folders.path("witness")).unwrap(), "call\nother\n");
+}
+
+#[tokio::test]
+async fn a_second_program_on_the_same_state_folder_is_told_so_and_changes_nothing() {
+    let folders = Folders::new();
+    let mut server = FakeServer::start().await;
+    let mut first = folders.start(program(), &server.url);
+    let _connection = server.registered().await;
+    let second = folders.start(program(), &server.url).wait_with_output().await.unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("error[STATE_LOCKED]"));
+    assert!(first.try_wait().unwrap().is_none(), "the first goes on");
+}
+
+#[tokio::test]
+async fn sigterm_stops_the_program_in_order() {
+    let folders = Folders::new();
+    let mut server = FakeServer::start().await;
+    let device = folders.start(program(), &server.url);
+    let mut connection = server.registered().await;
+    let pid = device.id().unwrap().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().await.unwrap().success());
+    assert_eq!(connection.next_or_close().await, Err(1001));
+    drop(connection);
+    let ended = device.wait_with_output().await.unwrap();
+    assert_eq!(ended.status.code(), Some(0));
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert!(told.contains("connected to") && told.contains("stopping"), "{told}");
+    assert!(!told.contains("ticket-1"), "a ticket was printed");
+}
+
+#[tokio::test]
+async fn without_a_terminal_nothing_is_read_unless_a_flag_allows_it() {
+    let folders = Folders::new();
+    let mut server = FakeServer::start().await;
+    let _device = folders.start(program(), &server.url);
+    let mut connection = server.registered().await;
+    connection.send(read_request(&folders.device_id(), "call", 1, "README.md")).await;
+    let result = connection.next_of("tool.call.result").await;
+    assert_eq!((&result["status"], &result["error"]["code"]), (&json!("rejected"), &json!("CONFIRMATION_EXPIRED")));
+}
+
+#[tokio::test]
+async fn bad_settings_are_refused_with_a_code_and_a_hint_before_the_network() {
+    let folders = Folders::new();
+    let state = folders.path("state").display().to_string();
+    let ws = folders.path("ws").display().to_string();
+    let missing = folders.path("missing").display().to_string();
+    for (arguments, expected, status) in [
+        (vec!["--workspace", "/"], "error[WORKSPACE_REFUSED]", 1),
+        (vec!["--workspace", &missing], "error[WORKSPACE_NOT_FOUND]", 1),
+        (vec!["--workspace", &ws, "--server", "http://example.org"], "error[CONFIG_INVALID]", 1),
+        (vec!["--workspace", &ws, "--server", "nonsense"], "error[CONFIG_INVALID]", 1),
+        (vec!["--workspace", &ws, "--user", "a b"], "error[CONFIG_INVALID]", 1),
+        (vec!["--yes", "--no"], "cannot be used with", 2),
+        (vec!["--unknown"], "unexpected argument", 2),
+    ] {
+        let mut command = program();
+        command.current_dir(folders.folder.path()).args(["--state", &state]).args(&arguments);
+        let (code, text) = told(command).await;
+        assert_eq!(code, Some(status), "{arguments:?}: {text}");
+        assert!(text.contains(expected) && (status == 2 || text.contains("hint: ")), "{arguments:?}: {text}");
+        assert!(!folders.path("state").exists(), "{arguments:?} wrote something");
+    }
+    std::fs::create_dir(folders.path("state")).unwrap();
+    std::fs::write(folders.path("state/lock"), "").unwrap();
+    std::fs::write(folders.path("state/journal.sqlite"), "not a database".repeat(100)).unwrap();
+    let mut command = program();
+    command.current_dir(folders.folder.path()).args(["--state", &state, "--workspace", &ws]);
+    let (code, text) = told(command).await;
+    assert_eq!(code, Some(1));
+    assert!(text.contains("error[DEVICE_JOURNAL_FAILED]") && text.contains("keep the file"), "{text}");
+}
