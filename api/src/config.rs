@@ -3,7 +3,7 @@
 use crate::identity::{Identities, is_user_name};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::NodeId;
-use devmind_domain::limits::{MODEL_FIRST_BYTE_MS, MODEL_IDLE_MS};
+use devmind_domain::limits::{APPROVAL_LIFETIME_MS, MODEL_FIRST_BYTE_MS, MODEL_IDLE_MS};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub struct ServerConfig {
     pub model_first_byte_ms: u64,
     /// Silence allowed within a model's answer (milliseconds).
     pub model_idle_ms: u64,
+    /// How long a person may take to answer an approval (milliseconds); 0: for ever.
+    pub approval_lifetime_ms: i64,
 }
 
 /// A person with a token.
@@ -81,6 +83,7 @@ impl Default for ServerConfig {
             model: None,
             model_first_byte_ms: MODEL_FIRST_BYTE_MS,
             model_idle_ms: MODEL_IDLE_MS,
+            approval_lifetime_ms: APPROVAL_LIFETIME_MS,
         }
     }
 }
@@ -132,7 +135,15 @@ impl ServerConfig {
             None => {}
         }
         // Named one by one: other programs of the family read other variables of the same prefix.
-        let own = ["listen", "data", "node_id", "development", "model_first_byte_ms", "model_idle_ms"];
+        let own = [
+            "listen",
+            "data",
+            "node_id",
+            "development",
+            "model_first_byte_ms",
+            "model_idle_ms",
+            "approval_lifetime_ms",
+        ];
         let config: Self = figment
             .merge(Env::prefixed("DEVMIND_").only(&own))
             .merge(Serialized::defaults(flags))

@@ -150,6 +150,7 @@ impl Server {
                 first_byte: Duration::from_millis(config.model_first_byte_ms),
                 idle: Duration::from_millis(config.model_idle_ms),
             },
+            approval_lifetime_ms: (config.approval_lifetime_ms > 0).then_some(config.approval_lifetime_ms),
             gateway: Gateway::default(),
             runs: ActiveRuns::default(),
             run_tasks: TaskTracker::new(),

@@ -41,6 +41,8 @@ pub struct App {
     pub model: Arc<dyn Model>,
     /// How long the model may be silent.
     pub model_patience: ModelPatience,
+    /// How long a person may take to answer an approval (milliseconds); absent: for ever.
+    pub approval_lifetime_ms: Option<i64>,
     /// Devices and their calls.
     pub gateway: Gateway,
     /// Runs under way.

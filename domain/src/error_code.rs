@@ -53,6 +53,13 @@ error_codes! {
     RunNotFound = "RUN_NOT_FOUND", 404, false, "check runId: it is the run_id that POST /api/turns answered";
     RunInProgress = "RUN_IN_PROGRESS", 409, true, "wait for the latest turn to end, or stop it";
     TurnWaitingApproval = "TURN_WAITING_APPROVAL", 409, true, "answer the open approval first";
+    TurnNotLatest = "TURN_NOT_LATEST", 409, false, "only the latest turn can be edited or retried";
+    TurnNotFound = "TURN_NOT_FOUND", 404, false, "check turn_id";
+    InterruptNotFound = "INTERRUPT_NOT_FOUND", 404, false, "check interrupt_id: read the turn again for its open approvals";
+    InterruptAlreadyResolved = "INTERRUPT_ALREADY_RESOLVED", 409, false, "the approval was answered the other way; the first answer counts";
+    InterruptClosed = "INTERRUPT_CLOSED", 409, false, "the approval was cancelled; read the turn again";
+    InterruptExpired = "INTERRUPT_EXPIRED", 409, false, "the time to answer is over; continue the run or ask anew";
+    InterruptMismatch = "INTERRUPT_MISMATCH", 400, false, "resume[].interruptId must name the approvals that were answered";
     RunAlreadyClaimed = "RUN_ALREADY_CLAIMED", 409, false, "a run is executed once; ask a new question";
     RunNotActive = "RUN_NOT_ACTIVE", 409, false, "the run has ended, or another server process owns it";
     RunMismatch = "RUN_MISMATCH", 400, false, "threadId must be the conversation_id that the run belongs to";
@@ -77,6 +84,12 @@ error_codes! {
     // The tool pipeline (specification of tools).
     UnknownTool = "UNKNOWN_TOOL", 404, false, "call one of the tools that were offered";
     InvalidArguments = "INVALID_ARGUMENTS", 422, false, "send arguments that match the tool's schema";
+    ApprovalRequired = "APPROVAL_REQUIRED", 409, false, "a person must decide";
+    ApprovalGiven = "APPROVAL_GIVEN", 409, false, "a person allowed exactly this call";
+    ApprovalRejected = "APPROVAL_REJECTED", 403, false, "a person said no to this call";
+    ApprovalExpired = "APPROVAL_EXPIRED", 403, false, "nobody decided in time; this is not a refusal";
+    ApprovalCancelled = "APPROVAL_CANCELLED", 403, false, "the approval was taken back before anybody decided";
+    ToolNotStarted = "TOOL_NOT_STARTED", 409, false, "the run ended before this call was begun";
     ToolLimitReached = "TOOL_LIMIT_REACHED", 429, false, "a run may use a limited number of tools; answer with what there is";
     ExecutionFailed = "EXECUTION_FAILED", 500, false, "the tool failed; its message says why";
     ToolTimeout = "TOOL_TIMEOUT", 504, true, "no result came in time; a late one is still recorded";

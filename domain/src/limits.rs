@@ -38,6 +38,9 @@ pub const MODEL_FIRST_BYTE_MS: u64 = 60_000;
 /// Silence allowed within a model's answer (milliseconds).
 pub const MODEL_IDLE_MS: u64 = 120_000;
 
+/// A person may take this long to answer an approval, unless configured otherwise (milliseconds).
+pub const APPROVAL_LIFETIME_MS: i64 = 86_400_000;
+
 /// A ticket's life (milliseconds).
 pub const TICKET_TTL_MS: i64 = 60_000;
 /// Tickets a user may ask for in a minute.

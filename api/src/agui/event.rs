@@ -40,13 +40,33 @@ pub enum AgUiEvent {
 }
 
 /// How a run finished.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Outcome {
     /// With an answer.
     Success,
+    /// With questions to a person.
+    Interrupt {
+        /// What is asked; never empty.
+        interrupts: Vec<Interrupt>,
+    },
     /// It was stopped; only for peers that declared a protocol version.
     Cancelled,
+}
+
+/// One question to a person.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs, reason = "fields are the protocol's own")]
+pub struct Interrupt {
+    pub id: String,
+    pub reason: &'static str,
+    pub message: String,
+    pub tool_call_id: String,
+    /// Exactly what an answer holds.
+    pub response_schema: serde_json::Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
 }
 
 /// Tokens of one model; absent means unknown.

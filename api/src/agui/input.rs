@@ -17,6 +17,23 @@ pub struct RunAgentInput {
     pub protocol_version: Option<String>,
     /// The client's copy of the conversation.
     pub messages: Vec<InputMessage>,
+    /// Answers to interrupts.
+    #[serde(default)]
+    pub resume: Vec<ResumeEntry>,
+}
+
+/// An answer to an interrupt.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ResumeEntry {
+    /// Which one.
+    pub interrupt_id: String,
+    /// `resolved`, or `cancelled`: abandoned without an answer.
+    #[serde(default)]
+    pub status: String,
+    /// What was answered.
+    #[serde(default)]
+    pub payload: Value,
 }
 
 /// A message of the client's copy.

@@ -5,6 +5,8 @@
 
 mod event;
 mod input;
+mod stream;
 
 pub use event::*;
 pub use input::*;
+pub use stream::*;

@@ -135,13 +135,13 @@ impl Call<'_> {
     }
 
     async fn refuse(&self, request: ToolCallRequested, code: ErrorCode) -> Result<CallEnd, CallError> {
-        self.command(ToolCallCommand::Refuse {
-            request: Box::new(request),
-            stage: "device",
+        let decided = ToolCallDecided {
+            stage: "device".to_owned(),
+            decision: Decision::Deny,
             code: code.as_str().to_owned(),
             by: "gateway".to_owned(),
-        })
-        .await?;
+        };
+        self.command(ToolCallCommand::Decide { request: Box::new(request), decided }).await?;
         Ok(CallEnd::Outcome(ToolOutcome::failure(code, code.help())))
     }
 

@@ -3,20 +3,21 @@
 use super::active::{ActiveRun, StopReason};
 use super::execution::Execution;
 use super::sink::Sink;
-use crate::agui::{AgUiEvent, RunAgentInput};
+use crate::agui::{AgUiEvent, Audience, RunAgentInput};
 use crate::error::{ApiError, ApiResult};
 use crate::state::App;
-use devmind_domain::agent::{Message, assemble, context_hash};
-use devmind_domain::conversation::{Conversation, ConversationCommand, RunCancelReason};
-use devmind_domain::event::{AggregateType, NewEvent, StreamId};
+use devmind_domain::agent::{Approvals, Message, assemble, context_hash, prompt};
+use devmind_domain::conversation::*;
+use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, RecordedEvent, StreamId};
 use devmind_domain::ids::*;
 use devmind_domain::limits::CONTEXT_TURNS;
-use devmind_domain::thread::{Thread, ThreadCommand, ThreadStarted};
+use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ThreadStarted};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, StreamAppend, load};
 use devmind_projections::RunRow;
 use futures::Stream;
 use futures::stream;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -41,17 +42,31 @@ pub async fn claim_and_start(
     if run.conversation_id.as_str() != input.thread_id {
         return Err(ApiError::of(ErrorCode::RunMismatch));
     }
-    if !input.asks(run.user_message_id.as_str()) {
+    if run.kind == RunKind::Resume.as_str() {
+        check_resume(app, &run, &input).await?;
+    } else if !input.asks(run.user_message_id.as_str()) {
         return Err(ApiError::of(ErrorCode::MessageMismatch));
     }
+    let audience =
+        Audience { thread_id: input.thread_id, run_id: input.run_id, declared: input.protocol_version.is_some() };
+    start(app, run, audience).await
+}
 
-    let active = app.runs.enter(&run_id);
+/// Claims and starts a run whose request was checked.
+///
+/// # Errors
+/// `RUN_ALREADY_CLAIMED`, and what the ledger fails with.
+pub async fn start(
+    app: &Arc<App>,
+    run: RunRow,
+    audience: Audience,
+) -> ApiResult<impl Stream<Item = AgUiEvent> + Send + use<>> {
+    let active = app.runs.enter(&run.run_id);
     let (sink, receiver) = Sink::new(active.signal.clone());
     let (claimed, answer) = oneshot::channel();
-    let declared = input.protocol_version.is_some();
     // Claiming happens in the task too: a client that leaves now drops this handler's future, and a
     // run must not be left claimed with nobody executing it.
-    let task = drive(app.clone(), run, active, sink, declared, claimed);
+    let task = drive(app.clone(), run, active, sink, audience, claimed);
     drop(app.run_tasks.spawn(task));
     match answer.await {
         Ok(Ok(())) => {
@@ -70,7 +85,7 @@ async fn drive(
     run: RunRow,
     active: ActiveRun,
     sink: Sink,
-    declared: bool,
+    audience: Audience,
     claimed: oneshot::Sender<ApiResult<()>>,
 ) {
     let signal = active.signal.clone();
@@ -85,7 +100,7 @@ async fn drive(
     if claimed.send(Ok(())).is_err() {
         signal.stop(StopReason::Cancelled(RunCancelReason::ClientDisconnected));
     }
-    let execution = Execution::new(app, run, started, sink, signal.clone(), declared);
+    let execution = Execution::new(app, run, started, sink, signal.clone(), audience);
     let run_to_end = execution.run_to_end();
     tokio::pin!(run_to_end);
     tokio::select! {
@@ -107,15 +122,64 @@ pub(super) struct Started {
     pub thread: Thread,
     /// Its version.
     pub thread_version: u64,
+    /// What people decided about its calls.
+    pub approvals: Approvals,
+    /// The claim as it was recorded.
+    pub events: Vec<Arc<RecordedEvent>>,
 }
 
-/// Appends the claim and the thread's first event together.
+/// Appends the claim and, unless the run resumes one, the thread's first event together.
 async fn claim(app: &App, run: &RunRow) -> ApiResult<Started> {
     let history = app.views.history(&run.conversation_id, run.sequence_no, context_turns()).await?;
     let context = assemble(&history, &run.content);
     let metadata = app.server_metadata().run(&run.run_id).conversation(&run.conversation_id);
-    let new = |event| NewEvent { event_id: crate::ids::new_id(), event, metadata: metadata.clone() };
-    let mut thread = Thread::default();
+    let new = |event: DomainEvent| NewEvent { event_id: crate::ids::new_id(), event, metadata: metadata.clone() };
+    let (mut thread, version_before) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;
+    let begun = begin(run, &mut thread)?;
+
+    for _ in 0..MAX_CLAIM_TRIES {
+        let (conversation, version) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
+        let command = ConversationCommand::ClaimRun {
+            run_id: run.run_id.clone(),
+            claim: app.claim.clone(),
+            context_hash: context_hash(&prompt(&context, &thread)),
+        };
+        let events = match conversation.decide(command) {
+            Ok(events) => events,
+            // An older turn's run is known to the view and not claimable any more.
+            Err(ConversationError::RunNotFound) => return Err(ApiError::of(ErrorCode::RunAlreadyClaimed)),
+            Err(error) => return Err(error.into()),
+        };
+        let mut streams = vec![StreamAppend {
+            stream: StreamId::new(AggregateType::Conversation, run.conversation_id.as_str()),
+            expected_version: version,
+            events: events.into_iter().map(|event| new(event.into())).collect(),
+        }];
+        if !begun.is_empty() {
+            streams.push(StreamAppend {
+                stream: StreamId::new(AggregateType::Thread, run.graph_thread_id.as_str()),
+                expected_version: version_before,
+                events: begun.iter().map(|event| new(event.clone().into())).collect(),
+            });
+        }
+        match app.ledger.append(Append { streams, idempotency: None }).await {
+            Ok(appended) => {
+                let approvals = Approvals::of(&conversation, &run.graph_thread_id);
+                let thread_version = version_before + begun.len() as u64;
+                return Ok(Started { context, thread, thread_version, approvals, events: appended.events });
+            }
+            Err(AppendError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(ApiError::of(ErrorCode::VersionConflict))
+}
+
+/// The thread's first event; none where the run goes on with a thread.
+fn begin(run: &RunRow, thread: &mut Thread) -> ApiResult<Vec<ThreadEvent>> {
+    if thread.started.is_some() {
+        return Ok(Vec::new());
+    }
     let begin = ThreadCommand::Start(ThreadStarted {
         conversation_id: run.conversation_id.clone(),
         turn_id: run.turn_id.clone(),
@@ -124,44 +188,20 @@ async fn claim(app: &App, run: &RunRow) -> ApiResult<Started> {
     });
     let begun = thread.decide(begin).map_err(|error| ApiError::internal(ErrorCode::Internal, &error))?;
     begun.iter().for_each(|event| thread.evolve(event));
+    Ok(begun)
+}
 
-    for _ in 0..MAX_CLAIM_TRIES {
-        let (conversation, version) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
-        let command = ConversationCommand::ClaimRun {
-            run_id: run.run_id.clone(),
-            claim: app.claim.clone(),
-            context_hash: context_hash(&context),
-        };
-        let events = match conversation.decide(command) {
-            Ok(events) => events,
-            // An older turn's run is known to the view and not claimable any more.
-            Err(devmind_domain::conversation::ConversationError::RunNotFound) => {
-                return Err(ApiError::of(ErrorCode::RunAlreadyClaimed));
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let append = Append {
-            streams: vec![
-                StreamAppend {
-                    stream: StreamId::new(AggregateType::Conversation, run.conversation_id.as_str()),
-                    expected_version: version,
-                    events: events.into_iter().map(|event| new(event.into())).collect(),
-                },
-                StreamAppend {
-                    stream: StreamId::new(AggregateType::Thread, run.graph_thread_id.as_str()),
-                    expected_version: 0,
-                    events: begun.iter().map(|event| new(event.clone().into())).collect(),
-                },
-            ],
-            idempotency: None,
-        };
-        match app.ledger.append(append).await {
-            Ok(_) => return Ok(Started { context, thread, thread_version: begun.len() as u64 }),
-            Err(AppendError::Conflict { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(ApiError::of(ErrorCode::VersionConflict))
+/// The client must name the approvals that were answered; what it says about them is not believed.
+async fn check_resume(app: &App, run: &RunRow, input: &RunAgentInput) -> ApiResult<()> {
+    let (conversation, _) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
+    let named: BTreeSet<&str> = input.resume.iter().map(|entry| entry.interrupt_id.as_str()).collect();
+    let interrupts = || conversation.latest.iter().flat_map(|turn| &turn.interrupts);
+    let known = |id: &&str| interrupts().any(|own| own.interrupt_id.as_str() == *id);
+    // Those that ended an earlier pause of the same thread were named when that was resumed.
+    let parent = interrupts().filter(|own| Some(&own.run_id) == run.parent_run_id.as_ref());
+    let answered = parent.filter(|own| matches!(own.status, InterruptStatus::Resolved { .. }));
+    let all_named = answered.into_iter().all(|own| named.contains(own.interrupt_id.as_str()));
+    if all_named && named.iter().all(known) { Ok(()) } else { Err(ApiError::of(ErrorCode::InterruptMismatch)) }
 }
 
 fn context_turns() -> u32 {

@@ -1,17 +1,20 @@
 //! One claimed run: the agent loop over real ports, from `RUN_STARTED` to its one terminal event.
+//!
+//! What the client sees is a fold of what was appended ([`RunStream`]), so that a replay of the run
+//! shows the same; streamed text alone runs ahead of the log.
 
 use super::active::{StopReason, StopSignal};
 use super::claim::Started;
 use super::settle::{RunEnd, SettleError, append_end};
 use super::sink::Sink;
-use crate::agui::{AgUiEvent, Outcome, PROTOCOL_VERSION, Usage};
+use crate::agui::{AgUiEvent, Audience, RunStream};
 use crate::ids::new_id;
 use crate::state::App;
-use devmind_domain::agent::{AgentEnd, AgentPorts, Message, PlannedCall, run_agent};
+use devmind_domain::agent::{AgentEnd, AgentPorts, Approvals, Message, PlannedCall, run_agent};
 use devmind_domain::conversation::{ConversationCommand, RunCancelReason};
-use devmind_domain::event::{AggregateType, Metadata, NewEvent, StreamId};
+use devmind_domain::event::{AggregateType, Metadata, NewEvent, RecordedEvent, StreamId};
 use devmind_domain::ids::*;
-use devmind_domain::thread::{Thread, ThreadCommand, ThreadError};
+use devmind_domain::thread::{Thread, ThreadCommand, ThreadError, ThreadEvent};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, LedgerError, StreamAppend};
 use devmind_projections::RunRow;
@@ -37,6 +40,9 @@ pub(super) enum Halt {
     /// A tool call's stream refused something.
     #[error("the tool call refused: {0}")]
     ToolCall(#[from] devmind_domain::tool_call::ToolCallError),
+    /// The conversation refused something: another process owns the run.
+    #[error("the conversation refused: {0}")]
+    Conversation(#[from] devmind_domain::conversation::ConversationError),
 }
 
 /// One claimed run.
@@ -46,37 +52,50 @@ pub(super) struct Execution {
     pub context: Vec<Message>,
     pub thread: Thread,
     pub thread_version: u64,
-    pub sink: Sink,
+    pub approvals: Approvals,
     pub signal: StopSignal,
-    pub usage: Vec<Usage>,
-    /// Whether the client declared a protocol version, and so knows the cancelled outcome.
-    declared: bool,
+    pub stream: RunStream,
+    sink: Sink,
+    /// The claim, which begins the stream.
+    claimed: Vec<Arc<RecordedEvent>>,
 }
 
-/// How the run ends, in the ledger and for the client.
+/// How the run ends in the ledger.
 enum Ending {
-    Answered { message_id: MessageId, answer: String },
-    Failed { code: String, message: String },
+    Answered {
+        message_id: MessageId,
+        answer: String,
+    },
+    /// By `await_approval`, in the append that raised the interrupts.
+    Interrupted,
+    Failed {
+        code: String,
+        message: String,
+    },
     Cancelled(RunCancelReason),
 }
 
 impl Execution {
-    pub fn new(app: Arc<App>, run: RunRow, started: Started, sink: Sink, signal: StopSignal, declared: bool) -> Self {
-        let Started { context, thread, thread_version } = started;
-        Self { app, run, context, thread, thread_version, sink, signal, usage: Vec::new(), declared }
+    pub fn new(
+        app: Arc<App>,
+        run: RunRow,
+        started: Started,
+        sink: Sink,
+        signal: StopSignal,
+        audience: Audience,
+    ) -> Self {
+        let Started { context, thread, thread_version, approvals, events } = started;
+        let stream = RunStream::new(run.run_id.clone(), audience);
+        Self { app, run, context, thread, thread_version, approvals, signal, stream, sink, claimed: events }
     }
 
     /// Runs to the terminal event, whatever happens: an answer, a failure, a stop, a panic.
     pub async fn run_to_end(mut self) {
-        self.sink
-            .send(AgUiEvent::RunStarted {
-                thread_id: self.run.conversation_id.to_string(),
-                run_id: self.run.run_id.to_string(),
-                protocol_version: PROTOCOL_VERSION,
-            })
-            .await;
+        let claimed = std::mem::take(&mut self.claimed);
+        self.show(&claimed).await;
         let ending = match AssertUnwindSafe(run_agent(&mut self)).catch_unwind().await {
             Ok(Ok(AgentEnd::Answered { message_id, answer })) => Ending::Answered { message_id, answer },
+            Ok(Ok(AgentEnd::Interrupted)) => Ending::Interrupted,
             Ok(Ok(AgentEnd::Failed { code, message })) => Ending::Failed { code, message },
             Ok(Err(Halt::Stopped(StopReason::Cancelled(reason)))) => Ending::Cancelled(reason),
             Ok(Err(Halt::Stopped(StopReason::ShuttingDown))) => failed(ErrorCode::ShuttingDown),
@@ -89,28 +108,48 @@ impl Execution {
                 failed(ErrorCode::Internal)
             }
         };
-        let last = match self.settle(&ending).await {
-            Ok(()) => self.terminal_event(&ending),
-            Err(error) => {
-                // The run stays "running" in the log until the next start settles it; the client must
-                // not be told anything that the log does not say.
-                tracing::error!(run.id = %self.run.run_id, cause = %error, "run could not be settled");
-                let code = ErrorCode::LedgerUnavailable;
-                AgUiEvent::RunError { message: code.help().to_owned(), code: code.as_str().to_owned() }
-            }
-        };
-        self.sink.send(last).await;
+        if let Err(error) = self.settle(ending).await {
+            // The run stays "running" in the log until the next start settles it; the client must not
+            // be told anything that the log does not say.
+            tracing::error!(run.id = %self.run.run_id, cause = %error, "run could not be settled");
+            let code = ErrorCode::LedgerUnavailable;
+            let last = AgUiEvent::RunError { message: code.help().to_owned(), code: code.as_str().to_owned() };
+            self.sink.send(last).await;
+        }
     }
 
     pub fn metadata(&self) -> Metadata {
         self.app.server_metadata().run(&self.run.run_id).conversation(&self.run.conversation_id)
     }
 
-    /// Appends facts of the loop to the thread, then folds them.
+    /// Shows the client what was recorded.
+    pub async fn show(&mut self, recorded: &[Arc<RecordedEvent>]) {
+        for event in recorded {
+            match event.decode() {
+                Ok(decoded) => {
+                    for shown in self.stream.see(&event.stream, &decoded) {
+                        self.sink.send(shown).await;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(event.position = event.position, cause = %error, "an own event is unreadable")
+                }
+            }
+        }
+    }
+
+    /// Shows the client text before it is recorded.
+    pub async fn show_text(&mut self, message_id: &MessageId, delta: &str) {
+        for shown in self.stream.text(message_id, delta) {
+            self.sink.send(shown).await;
+        }
+    }
+
+    /// Appends facts of the loop to the thread, folds them, shows them.
     pub async fn record(&mut self, command: ThreadCommand) -> Result<(), Halt> {
         let events = self.thread.decide(command)?;
         let metadata = self.metadata();
-        let new = |event: &devmind_domain::thread::ThreadEvent| NewEvent {
+        let new = |event: &ThreadEvent| NewEvent {
             event_id: new_id(),
             event: event.clone().into(),
             metadata: metadata.clone(),
@@ -120,63 +159,49 @@ impl Execution {
             expected_version: self.thread_version,
             events: events.iter().map(new).collect(),
         };
-        self.app.ledger.append(Append { streams: vec![thread], idempotency: None }).await?;
+        let appended = self.app.ledger.append(Append { streams: vec![thread], idempotency: None }).await?;
         self.thread_version += events.len() as u64;
         events.iter().for_each(|event| self.thread.evolve(event));
+        self.show(&appended.events).await;
         Ok(())
     }
 
-    async fn settle(&self, ending: &Ending) -> Result<(), SettleError> {
+    /// Appends the run's end, and in the same transaction a stand-in result for every call that has
+    /// none, so that no later prompt holds a call without a result.
+    async fn settle(&mut self, ending: Ending) -> Result<(), SettleError> {
+        let Some(command) = self.ending_command(ending) else { return Ok(()) };
         let end = RunEnd {
             run: &self.run,
             thread: &self.thread,
             thread_version: self.thread_version,
-            stand_in: ErrorCode::AbortedBeforeDispatch,
-            command: self.ending_command(ending),
+            stand_in: ErrorCode::ToolNotStarted,
+            command,
         };
-        append_end(&self.app, end).await
+        let recorded = append_end(&self.app, end).await?;
+        self.show(&recorded).await;
+        Ok(())
     }
 
-    fn ending_command(&self, ending: &Ending) -> ConversationCommand {
+    fn ending_command(&self, ending: Ending) -> Option<ConversationCommand> {
         let (run_id, claim) = (self.run.run_id.clone(), self.app.claim.clone());
         let (message_id, partial_text) = self.thread.streamed_text();
-        match ending {
-            Ending::Answered { message_id, answer } => ConversationCommand::CompleteRun {
-                run_id,
-                claim,
-                message_id: message_id.clone(),
-                answer: answer.clone(),
-            },
+        Some(match ending {
+            Ending::Interrupted => return None,
+            Ending::Answered { message_id, answer } => {
+                ConversationCommand::CompleteRun { run_id, claim, message_id, answer }
+            }
             Ending::Failed { code, message } => ConversationCommand::FailRun {
                 run_id,
                 claim,
-                error_code: code.clone(),
-                error_message: message.clone(),
+                error_code: code,
+                error_message: message,
                 message_id,
                 partial_text,
             },
             Ending::Cancelled(reason) => {
-                ConversationCommand::CancelRun { run_id, claim, reason: *reason, message_id, partial_text }
+                ConversationCommand::CancelRun { run_id, claim, reason, message_id, partial_text }
             }
-        }
-    }
-
-    fn terminal_event(&self, ending: &Ending) -> AgUiEvent {
-        let finished = |outcome| AgUiEvent::RunFinished {
-            thread_id: self.run.conversation_id.to_string(),
-            run_id: self.run.run_id.to_string(),
-            outcome,
-            usage: self.usage.clone(),
-        };
-        match ending {
-            Ending::Answered { .. } => finished(Outcome::Success),
-            Ending::Failed { code, message } => AgUiEvent::RunError { message: message.clone(), code: code.clone() },
-            Ending::Cancelled(_) if self.declared => finished(Outcome::Cancelled),
-            // Clients before 1.0 take an unknown outcome for success.
-            Ending::Cancelled(_) => {
-                AgUiEvent::RunError { message: "the run was stopped".to_owned(), code: "cancelled".to_owned() }
-            }
-        }
+        })
     }
 }
 
@@ -191,6 +216,10 @@ impl AgentPorts for Execution {
         &self.thread
     }
 
+    fn approvals(&self) -> &Approvals {
+        &self.approvals
+    }
+
     async fn call_model(&mut self, round: u32) -> Result<(), Halt> {
         self.model_round(round).await
     }
@@ -200,5 +229,9 @@ impl AgentPorts for Execution {
             self.run_tool(&planned).await?;
         }
         Ok(())
+    }
+
+    async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+        self.interrupt(calls).await
     }
 }

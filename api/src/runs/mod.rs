@@ -3,6 +3,7 @@
 mod active;
 mod claim;
 mod execution;
+mod interrupt;
 mod model_round;
 pub mod prepare;
 pub mod recover;

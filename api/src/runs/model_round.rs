@@ -5,7 +5,6 @@
 
 use super::active::StopReason;
 use super::execution::{Execution, Halt};
-use crate::agui::{AgUiEvent, Usage};
 use crate::ids::new_id;
 use crate::model::{ModelChunk, ModelFailure, ModelRequest, ModelStream, OfferedTool};
 use devmind_domain::ErrorCode;
@@ -68,9 +67,6 @@ impl Execution {
             finish_reason: None,
         };
         let streamed = self.stream_answer(request, &mut answer).await;
-        if !answer.content.is_empty() {
-            self.sink.send(AgUiEvent::TextMessageEnd { message_id: answer.message_id.to_string() }).await;
-        }
         match streamed {
             Ok(()) => self.record_answer(round, answer, asked_at.elapsed()).await,
             Err(Interruption::Stop(reason)) => {
@@ -123,13 +119,8 @@ impl Execution {
     async fn take(&mut self, chunk: ModelChunk, answer: &mut Answer) -> Result<(), Interruption> {
         match chunk {
             ModelChunk::Text(text) => {
-                let message_id = answer.message_id.to_string();
-                if answer.content.is_empty() {
-                    let start = AgUiEvent::TextMessageStart { message_id: message_id.clone(), role: "assistant" };
-                    self.sink.send(start).await;
-                }
                 answer.content.push_str(&text);
-                self.sink.send(AgUiEvent::TextMessageContent { message_id, delta: text }).await;
+                self.show_text(&answer.message_id, &text).await;
                 let waiting = answer.content.len() - answer.recorded;
                 let due = answer.last_recorded.elapsed() >= Duration::from_millis(PROGRESS_INTERVAL_MS);
                 if waiting >= PROGRESS_BYTES || due {
@@ -184,8 +175,6 @@ impl Execution {
 
     async fn record_answer(&mut self, round: u32, answer: Answer, latency: Duration) -> Result<(), Halt> {
         let served_model = answer.served_model.unwrap_or_else(|| self.app.model.name().to_owned());
-        self.usage.extend(Usage::of(self.app.model.provider(), &served_model, &answer.usage));
-        let message_id = answer.message_id.to_string();
         self.record(ThreadCommand::RecordResponse(ModelResponded {
             run_id: self.run.run_id.clone(),
             round,
@@ -198,24 +187,7 @@ impl Execution {
             served_model,
             latency_ms: u64::try_from(latency.as_millis()).unwrap_or(u64::MAX),
         }))
-        .await?;
-        // The recorded calls, because recording makes their ids unique.
-        let calls = self.thread.exchanges.last().map(|exchange| exchange.calls.clone()).unwrap_or_default();
-        for call in calls {
-            let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &call.id).to_string();
-            let start = AgUiEvent::ToolCallStart {
-                tool_call_id: tool_call_id.clone(),
-                tool_call_name: call.name,
-                parent_message_id: message_id.clone(),
-            };
-            self.sink.send(start).await;
-            if !call.arguments.is_empty() {
-                let arguments = AgUiEvent::ToolCallArgs { tool_call_id: tool_call_id.clone(), delta: call.arguments };
-                self.sink.send(arguments).await;
-            }
-            self.sink.send(AgUiEvent::ToolCallEnd { tool_call_id }).await;
-        }
-        Ok(())
+        .await
     }
 }
 

@@ -9,7 +9,7 @@ use super::settle::{RunEnd, SettleError, append_end};
 use crate::error::ApiError;
 use crate::state::App;
 use devmind_domain::ErrorCode;
-use devmind_domain::agent::{Step, next_step};
+use devmind_domain::agent::{Approvals, Step, next_step};
 use devmind_domain::conversation::{Claim, ConversationCommand, ConversationError};
 use devmind_domain::thread::Thread;
 use devmind_ledger::load;
@@ -39,11 +39,11 @@ pub async fn settle_left_over_runs(app: &App) -> Result<usize, ApiError> {
 
 async fn settle(app: &App, run: &RunRow, claim: Claim) -> Result<(), SettleError> {
     let (thread, thread_version) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;
-    let command = match next_step(&thread) {
+    let command = match next_step(&thread, &Approvals::default()) {
         Step::Finish { message_id, answer } => {
             ConversationCommand::CompleteRun { run_id: run.run_id.clone(), claim, message_id, answer }
         }
-        Step::CallModel { .. } | Step::RunTools(_) | Step::Fail { .. } => {
+        Step::CallModel { .. } | Step::RunTools(_) | Step::AwaitApproval(_) | Step::Fail { .. } => {
             let (message_id, partial_text) = thread.streamed_text();
             ConversationCommand::FailRun {
                 run_id: run.run_id.clone(),
@@ -57,4 +57,5 @@ async fn settle(app: &App, run: &RunRow, claim: Claim) -> Result<(), SettleError
     };
     append_end(app, RunEnd { run, thread: &thread, thread_version, stand_in: ErrorCode::ServerRestarted, command })
         .await
+        .map(drop)
 }

@@ -6,11 +6,12 @@ use crate::ids::new_id;
 use crate::state::App;
 use devmind_domain::agent::stand_in_results;
 use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError};
-use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, StreamId};
+use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, RecordedEvent, StreamId};
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadError, ThreadEvent};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, LedgerError, StreamAppend, load};
 use devmind_projections::RunRow;
+use std::sync::Arc;
 
 /// Races lost to other writers of the conversation before giving up.
 const MAX_TRIES: usize = 8;
@@ -51,7 +52,7 @@ impl From<SettleError> for ApiError {
     }
 }
 
-pub(super) async fn append_end(app: &App, end: RunEnd<'_>) -> Result<(), SettleError> {
+pub(super) async fn append_end(app: &App, end: RunEnd<'_>) -> Result<Vec<Arc<RecordedEvent>>, SettleError> {
     let RunEnd { run, thread, thread_version, stand_in, command } = end;
     let metadata = app.server_metadata().run(&run.run_id).conversation(&run.conversation_id);
     let new = |event: DomainEvent| NewEvent { event_id: new_id(), event, metadata: metadata.clone() };
@@ -61,11 +62,8 @@ pub(super) async fn append_end(app: &App, end: RunEnd<'_>) -> Result<(), SettleE
         tries += 1;
         let (conversation, version) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
         let events = conversation.decide(command.clone())?;
-        let mut streams = vec![StreamAppend {
-            stream: StreamId::new(AggregateType::Conversation, run.conversation_id.as_str()),
-            expected_version: version,
-            events: events.into_iter().map(|event| new(event.into())).collect(),
-        }];
+        // The stand-ins first: the run's terminal event is its last.
+        let mut streams = Vec::new();
         if !stand_ins.is_empty() {
             streams.push(StreamAppend {
                 stream: StreamId::new(AggregateType::Thread, run.graph_thread_id.as_str()),
@@ -73,8 +71,13 @@ pub(super) async fn append_end(app: &App, end: RunEnd<'_>) -> Result<(), SettleE
                 events: stand_ins.iter().map(|event| new(event.clone().into())).collect(),
             });
         }
+        streams.push(StreamAppend {
+            stream: StreamId::new(AggregateType::Conversation, run.conversation_id.as_str()),
+            expected_version: version,
+            events: events.into_iter().map(|event| new(event.into())).collect(),
+        });
         match app.ledger.append(Append { streams, idempotency: None }).await {
-            Ok(_) => return Ok(()),
+            Ok(appended) => return Ok(appended.events),
             Err(AppendError::Conflict { .. }) if tries < MAX_TRIES => {}
             Err(error) => return Err(error.into()),
         }

@@ -2,10 +2,10 @@
 //! observed by the thread with exactly one result.
 
 use super::execution::{Execution, Halt};
-use crate::agui::AgUiEvent;
 use crate::device_gateway::calls::{CallContext, CallEnd};
-use crate::ids::{new_id, now};
-use devmind_domain::agent::PlannedCall;
+use crate::ids::now;
+use devmind_domain::ErrorCode;
+use devmind_domain::agent::{Permission, PlannedCall};
 use devmind_domain::canonical::hash_json;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{ThreadCommand, ToolResultObserved};
@@ -21,25 +21,32 @@ impl Execution {
         let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
         let admission = admit(catalogue(), &planned.call, planned.over_limit);
         let request = self.request(&planned.call.id, &admission);
-        let outcome = match admission.refusal {
-            Some((stage, error)) => self.refuse(&tool_call_id, request, stage, error).await?,
-            None => match admission.target {
-                Target::Server => self.run_in_server(&tool_call_id, request).await?,
-                Target::Device => match self.run_on_device(&tool_call_id, request).await? {
-                    CallEnd::Outcome(outcome) => outcome,
-                    CallEnd::Stopped(reason, outcome) => {
-                        // The call was sent: the prompt says that its outcome is unknown, whatever
-                        // the device reports later.
-                        self.observe(&tool_call_id, &admission.tool, &outcome).await?;
-                        return Err(Halt::Stopped(reason));
-                    }
-                },
+        if let Some((stage, error)) = refusal(&admission, &planned.permission) {
+            let by = decider(&planned.permission);
+            self.decide(&tool_call_id, request, stage, Decision::Deny, &error.code, &by).await?;
+            return self.observe(&tool_call_id, &admission.tool, &ToolOutcome { result: Err(error) }).await;
+        }
+        if let Permission::Allowed(_) = &planned.permission {
+            // The decision stands in the call's own stream before the call is dispatched.
+            let (code, by) = (ErrorCode::ApprovalGiven.as_str(), decider(&planned.permission));
+            self.decide(&tool_call_id, request.clone(), "approval", Decision::Allow, code, &by).await?;
+        }
+        let outcome = match admission.target {
+            Target::Server => self.run_in_server(&tool_call_id, request).await?,
+            Target::Device => match self.run_on_device(&tool_call_id, request).await? {
+                CallEnd::Outcome(outcome) => outcome,
+                CallEnd::Stopped(reason, outcome) => {
+                    // The call was sent: the prompt says that its outcome is unknown, whatever the
+                    // device reports later.
+                    self.observe(&tool_call_id, &admission.tool, &outcome).await?;
+                    return Err(Halt::Stopped(reason));
+                }
             },
         };
         self.observe(&tool_call_id, &admission.tool, &outcome).await
     }
 
-    fn request(&self, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
+    pub(super) fn request(&self, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
         ToolCallRequested {
             conversation_id: self.run.conversation_id.clone(),
             turn_id: self.run.turn_id.clone(),
@@ -58,21 +65,17 @@ impl Execution {
         }
     }
 
-    async fn refuse(
+    async fn decide(
         &self,
         id: &ToolCallId,
         request: ToolCallRequested,
-        stage: &'static str,
-        error: ToolError,
-    ) -> Result<ToolOutcome, Halt> {
-        let command = ToolCallCommand::Refuse {
-            request: Box::new(request),
-            stage,
-            code: error.code.clone(),
-            by: "pipeline".to_owned(),
-        };
-        self.call_command(id, command).await?;
-        Ok(ToolOutcome { result: Err(error) })
+        stage: &str,
+        decision: Decision,
+        code: &str,
+        by: &str,
+    ) -> Result<(), Halt> {
+        let decided = ToolCallDecided { stage: stage.to_owned(), decision, code: code.to_owned(), by: by.to_owned() };
+        self.call_command(id, ToolCallCommand::Decide { request: Box::new(request), decided }).await.map(drop)
     }
 
     async fn run_in_server(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<ToolOutcome, Halt> {
@@ -131,23 +134,36 @@ impl Execution {
     }
 
     async fn observe(&mut self, id: &ToolCallId, tool: &str, outcome: &ToolOutcome) -> Result<(), Halt> {
-        let content = outcome.content(tool);
         self.record(ThreadCommand::ObserveResult(ToolResultObserved {
             tool_call_id: id.clone(),
             ok: outcome.ok(),
-            content: content.clone(),
+            content: outcome.content(tool),
             error: outcome.error_code(),
         }))
-        .await?;
-        self.sink
-            .send(AgUiEvent::ToolCallResult {
-                message_id: new_id(),
-                tool_call_id: id.to_string(),
-                content,
-                role: "tool",
-            })
-            .await;
-        Ok(())
+        .await
+    }
+}
+
+/// Why a call must not be carried out, if it must not, and the stage that says so.
+fn refusal(admission: &Admission, permission: &Permission) -> Option<(&'static str, ToolError)> {
+    if let Some((stage, error)) = &admission.refusal {
+        return Some((stage, error.clone()));
+    }
+    let code = match permission {
+        Permission::NotNeeded | Permission::Allowed(_) => return None,
+        Permission::Undecided => ErrorCode::ApprovalRequired,
+        Permission::Rejected(_) => ErrorCode::ApprovalRejected,
+        Permission::Expired => ErrorCode::ApprovalExpired,
+        Permission::Cancelled => ErrorCode::ApprovalCancelled,
+    };
+    Some(("approval", ToolError { code: code.as_str().to_owned(), message: code.help().to_owned() }))
+}
+
+fn decider(permission: &Permission) -> String {
+    match permission {
+        Permission::Allowed(user) | Permission::Rejected(user) => format!("user:{user}"),
+        Permission::Expired => "clock".to_owned(),
+        Permission::NotNeeded | Permission::Undecided | Permission::Cancelled => "pipeline".to_owned(),
     }
 }
 

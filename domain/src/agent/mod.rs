@@ -3,6 +3,7 @@
 //!
 //! Calling models and tools is left to the implementor of [`AgentPorts`].
 
+mod approvals;
 mod context;
 mod next_step;
 mod prompt;
@@ -11,6 +12,7 @@ mod stand_in;
 #[cfg(test)]
 mod tests;
 
+pub use approvals::*;
 pub use context::*;
 pub use next_step::*;
 pub use prompt::*;

@@ -1,5 +1,6 @@
 //! What the agent does next.
 
+use super::approvals::{Approvals, Permission};
 use crate::ErrorCode;
 use crate::ids::MessageId;
 use crate::limits::{MAX_MODEL_ROUNDS_PER_RUN, MAX_TOOL_CALLS_PER_RUN};
@@ -15,6 +16,8 @@ pub enum Step {
     },
     /// Carry out calls of the latest answer, in the model's order.
     RunTools(Vec<PlannedCall>),
+    /// These calls wait for a person; everything else of the latest answer is done.
+    AwaitApproval(Vec<PlannedCall>),
     /// The latest answer is the turn's answer.
     Finish {
         /// The answer's message.
@@ -38,10 +41,12 @@ pub struct PlannedCall {
     pub call: ModelToolCall,
     /// Whether the run has used up its calls: then it is answered, not carried out.
     pub over_limit: bool,
+    /// Whether it may go on.
+    pub permission: Permission,
 }
 
-/// What to do next; the thread alone decides.
-pub fn next_step(thread: &Thread) -> Step {
+/// What to do next; the thread and what people decided about its calls are all there is to know.
+pub fn next_step(thread: &Thread, approvals: &Approvals) -> Step {
     if let Some(failure) = &thread.failure {
         return Step::Fail { code: failure.code.clone(), message: failure.message.clone() };
     }
@@ -54,13 +59,19 @@ pub fn next_step(thread: &Thread) -> Step {
         .iter()
         .enumerate()
         .filter(|(_, call)| last.result_of(&call.id).is_none())
-        .map(|(index, call)| PlannedCall {
-            call: call.clone(),
-            over_limit: earlier + index >= MAX_TOOL_CALLS_PER_RUN as usize,
+        .map(|(index, call)| {
+            let over_limit = earlier + index >= MAX_TOOL_CALLS_PER_RUN as usize;
+            PlannedCall { call: call.clone(), over_limit, permission: approvals.about(call, over_limit) }
         })
         .collect();
-    if !waiting.is_empty() {
-        return Step::RunTools(waiting);
+    // A call that waits for a person does not hold back the others.
+    let (undecided, ready): (Vec<_>, Vec<_>) =
+        waiting.into_iter().partition(|planned| planned.permission == Permission::Undecided);
+    if !ready.is_empty() {
+        return Step::RunTools(ready);
+    }
+    if !undecided.is_empty() {
+        return Step::AwaitApproval(undecided);
     }
     if last.calls.is_empty() {
         return Step::Finish { message_id: last.message_id.clone(), answer: last.content.clone() };

@@ -1,5 +1,6 @@
 //! The loop: look at the thread, take a step, until the run ends.
 
+use super::approvals::Approvals;
 use super::next_step::{PlannedCall, Step, next_step};
 use crate::ids::MessageId;
 use crate::thread::Thread;
@@ -14,11 +15,17 @@ pub trait AgentPorts: Send {
     /// The thread as it is recorded.
     fn thread(&self) -> &Thread;
 
+    /// What people decided about the thread's calls.
+    fn approvals(&self) -> &Approvals;
+
     /// Asks the model.
     fn call_model(&mut self, round: u32) -> impl Future<Output = Result<(), Self::Halt>> + Send;
 
     /// Carries out calls; each one gets exactly one result.
     fn run_tools(&mut self, calls: Vec<PlannedCall>) -> impl Future<Output = Result<(), Self::Halt>> + Send;
+
+    /// Asks a person about calls, and ends the run until there is an answer.
+    fn await_approval(&mut self, calls: Vec<PlannedCall>) -> impl Future<Output = Result<(), Self::Halt>> + Send;
 }
 
 /// How a run of the loop ended.
@@ -31,6 +38,8 @@ pub enum AgentEnd {
         /// The answer.
         answer: String,
     },
+    /// With a question to a person.
+    Interrupted,
     /// With an error.
     Failed {
         /// A stable code.
@@ -46,9 +55,13 @@ pub enum AgentEnd {
 /// Whatever a port halts with.
 pub async fn run_agent<P: AgentPorts>(ports: &mut P) -> Result<AgentEnd, P::Halt> {
     loop {
-        match next_step(ports.thread()) {
+        match next_step(ports.thread(), ports.approvals()) {
             Step::CallModel { round } => ports.call_model(round).await?,
             Step::RunTools(calls) => ports.run_tools(calls).await?,
+            Step::AwaitApproval(calls) => {
+                ports.await_approval(calls).await?;
+                return Ok(AgentEnd::Interrupted);
+            }
             Step::Finish { message_id, answer } => return Ok(AgentEnd::Answered { message_id, answer }),
             Step::Fail { code, message } => return Ok(AgentEnd::Failed { code, message }),
         }

@@ -69,12 +69,13 @@ fn rounds(calls: &[u32]) -> Vec<ThreadEvent> {
 }
 /// The step in one word, with what it is about.
 fn step(events: &[ThreadEvent]) -> String {
-    match next_step(&fold(events)) {
+    match next_step(&fold(events), &Approvals::default()) {
         Step::CallModel { round } => format!("call model {round}"),
         Step::RunTools(calls) => {
             let word = |call: &PlannedCall| format!("{}{}", call.call.id, if call.over_limit { "!" } else { "" });
             format!("run {}", calls.iter().map(word).collect::<Vec<_>>().join(" "))
         }
+        Step::AwaitApproval(calls) => format!("await {}", calls.len()),
         Step::Finish { message_id, answer } => format!("finish {message_id}: {answer}"),
         Step::Fail { code, message } => format!("fail {code}: {message}"),
     }
@@ -175,6 +176,7 @@ fn messages_have_the_shape_of_the_chat_completion_apis() {
 #[derive(Default)]
 struct Script {
     thread: Thread,
+    approvals: Approvals,
     answers: Vec<ThreadEvent>,
     halt_at: Option<&'static str>,
     log: Vec<String>,
@@ -195,6 +197,12 @@ impl AgentPorts for Script {
 
     fn thread(&self) -> &Thread {
         &self.thread
+    }
+    fn approvals(&self) -> &Approvals {
+        &self.approvals
+    }
+    async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), &'static str> {
+        self.halts(&format!("await {}", calls.len()))
     }
     async fn call_model(&mut self, round: u32) -> Result<(), &'static str> {
         self.halts(&format!("model {round}"))?;

@@ -2,12 +2,53 @@
 
 use super::event::RunCancelReason;
 use crate::ids::*;
+use crate::time::Timestamp;
+use serde_json::Value;
 
 /// A command; ids are made by the caller.
 #[derive(Clone, Debug)]
 pub enum ConversationCommand {
     /// Asks a question: a new turn with a queued run.
     Ask(Ask),
+    /// Answers the latest turn anew, with the same question or an edited one.
+    Rerun(Rerun),
+    /// Pauses a running run for a person's decisions.
+    Interrupt {
+        /// The run.
+        run_id: RunId,
+        /// The claim it was executed under.
+        claim: Claim,
+        /// What is asked; never empty.
+        interrupts: Vec<NewInterrupt>,
+    },
+    /// Answers open interrupts; the last answer prepares the run that goes on.
+    Answer(Answer),
+    /// Ends open interrupts whose time is over; the last one prepares the run that goes on.
+    Expire {
+        /// The time.
+        now: Timestamp,
+        /// The id of the run that goes on.
+        run_id: RunId,
+    },
+    /// Stops the run where no process executes it: queued or interrupted.
+    Stop {
+        /// Who stops.
+        user_id: UserId,
+        /// The run.
+        run_id: RunId,
+    },
+    /// Changes the title.
+    Rename {
+        /// Who renames.
+        user_id: UserId,
+        /// The new title.
+        title: String,
+    },
+    /// Removes the conversation from the views.
+    Delete {
+        /// Who deletes.
+        user_id: UserId,
+    },
     /// Takes a queued run for a server process.
     ClaimRun {
         /// The run.
@@ -77,6 +118,55 @@ pub struct Ask {
     pub content: String,
     /// The device whose tools may be used.
     pub device_id: Option<DeviceId>,
+}
+
+/// A turn to answer anew.
+#[derive(Clone, Debug)]
+pub struct Rerun {
+    /// Who asks.
+    pub user_id: UserId,
+    /// The turn; only the latest one can be rerun.
+    pub turn_id: TurnId,
+    /// The edited question; absent: the same one.
+    pub content: Option<String>,
+    /// The edited question's message id.
+    pub message_id: MessageId,
+    /// The run's id.
+    pub run_id: RunId,
+    /// The thread's id.
+    pub graph_thread_id: ThreadId,
+}
+
+/// A pause to be raised.
+#[derive(Clone, Debug)]
+pub struct NewInterrupt {
+    /// Its id.
+    pub interrupt_id: InterruptId,
+    /// The one call it is bound to.
+    pub tool_call_id: ToolCallId,
+    /// The tool.
+    pub tool: String,
+    /// The arguments, exactly.
+    pub arguments: Value,
+    /// The hash of what is approved: tool, version and arguments.
+    pub arguments_hash: String,
+    /// What the person is asked.
+    pub message: String,
+    /// When silence ends it.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Decisions about open interrupts.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// Who decides.
+    pub user_id: UserId,
+    /// Interrupt and decision.
+    pub decisions: Vec<(InterruptId, bool)>,
+    /// The time.
+    pub now: Timestamp,
+    /// The id of the run that goes on.
+    pub run_id: RunId,
 }
 
 /// One start of one server process: what a run is owned by.

@@ -23,6 +23,24 @@ pub enum ConversationError {
     /// The run was claimed before.
     #[error("the run was already claimed")]
     AlreadyClaimed,
+    /// Only the latest turn can be answered anew.
+    #[error("only the latest turn can be answered anew")]
+    TurnNotLatest,
+    /// There is no such interrupt in the latest turn.
+    #[error("there is no such approval to answer")]
+    InterruptNotFound,
+    /// The interrupt was answered the other way.
+    #[error("the approval was already answered the other way")]
+    InterruptAlreadyResolved,
+    /// The interrupt ended without an answer.
+    #[error("the approval is no longer open")]
+    InterruptClosed,
+    /// Nobody answered in time.
+    #[error("the time to answer this approval is over")]
+    InterruptExpired,
+    /// A server process executes the run: it must be told.
+    #[error("the run is being executed")]
+    RunExecuting,
     /// The run has ended, or is owned by another process or another start of it.
     #[error("the run has ended or belongs to another server process")]
     RunNotActive,
@@ -38,6 +56,12 @@ impl ConversationError {
             Self::WaitingApproval => ErrorCode::TurnWaitingApproval,
             Self::RunNotFound => ErrorCode::RunNotFound,
             Self::AlreadyClaimed => ErrorCode::RunAlreadyClaimed,
+            Self::TurnNotLatest => ErrorCode::TurnNotLatest,
+            Self::InterruptNotFound => ErrorCode::InterruptNotFound,
+            Self::InterruptAlreadyResolved => ErrorCode::InterruptAlreadyResolved,
+            Self::InterruptClosed => ErrorCode::InterruptClosed,
+            Self::InterruptExpired => ErrorCode::InterruptExpired,
+            Self::RunExecuting => ErrorCode::RunInProgress,
             Self::RunNotActive => ErrorCode::RunNotActive,
         }
     }

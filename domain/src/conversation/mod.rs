@@ -5,6 +5,7 @@
 //! [`crate::thread`].
 
 mod command;
+mod decide;
 mod error;
 mod event;
 mod state;
@@ -12,6 +13,7 @@ mod state;
 mod tests;
 
 pub use command::*;
+pub use decide::title_of;
 pub use error::ConversationError;
 pub use event::*;
 pub use state::*;

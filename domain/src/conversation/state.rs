@@ -1,10 +1,10 @@
-//! The rules of a conversation.
+//! The state of a conversation: what must be known to decide about its latest turn.
 
 use super::{command::*, error::ConversationError, event::*};
 use crate::aggregate::{Decider, adapt_to_cqrs_es};
 use crate::event::AggregateType;
 use crate::ids::*;
-use crate::limits::MAX_TITLE_CHARS;
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// What must be known to decide about a conversation.
@@ -33,8 +33,60 @@ pub struct LatestTurn {
     pub content: String,
     /// The run that counts; absent between a turn and its run's event.
     pub run: Option<ActiveRun>,
-    /// Interrupts without an answer.
-    pub open_interrupts: Vec<InterruptId>,
+    /// The answer's message, once there is one (also a partial one).
+    pub answer_message_id: Option<MessageId>,
+    /// The interrupts of the active run's thread, oldest first.
+    pub interrupts: Vec<Interrupt>,
+}
+
+/// A pause of the latest turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interrupt {
+    /// The interrupt.
+    pub interrupt_id: InterruptId,
+    /// The run that paused.
+    pub run_id: RunId,
+    /// The one call it is bound to.
+    pub tool_call_id: ToolCallId,
+    /// The hash of what may be approved.
+    pub arguments_hash: String,
+    /// When silence ends it.
+    pub expires_at: Option<Timestamp>,
+    /// Where it stands.
+    pub status: InterruptStatus,
+}
+
+/// Where an interrupt stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InterruptStatus {
+    /// Nobody has decided.
+    Open,
+    /// A person decided.
+    Resolved {
+        /// How.
+        approved: bool,
+        /// Who.
+        by: UserId,
+    },
+    /// It was taken back.
+    Cancelled,
+    /// Nobody decided in time.
+    Expired,
+}
+
+impl LatestTurn {
+    /// Interrupts that nobody has decided about.
+    pub fn open_interrupts(&self) -> impl Iterator<Item = &Interrupt> {
+        self.interrupts.iter().filter(|interrupt| interrupt.status == InterruptStatus::Open)
+    }
+
+    pub(super) fn cancel_open_interrupts(
+        &self,
+        reason: InterruptCancelReason,
+    ) -> impl Iterator<Item = ConversationEvent> {
+        self.open_interrupts()
+            .map(move |open| InterruptCancelled { interrupt_id: open.interrupt_id.clone(), reason }.into())
+    }
 }
 
 /// The run that counts for the latest turn.
@@ -71,85 +123,24 @@ pub enum RunStatus {
     Cancelled,
 }
 
-/// The first 50 characters of a question, never half a character.
-pub fn title_of(question: &str) -> String {
-    question.trim().chars().take(MAX_TITLE_CHARS).collect()
-}
-
 impl Conversation {
-    fn active_run(&self, run_id: &RunId) -> Result<&ActiveRun, ConversationError> {
-        let run = self.latest.as_ref().and_then(|turn| turn.run.as_ref());
-        run.filter(|run| run.run_id == *run_id).ok_or(ConversationError::RunNotFound)
-    }
-
-    /// The fence against a zombie: only the start of the process that claimed a run may end it.
-    fn owned_run(&self, run_id: &RunId, claim: &Claim) -> Result<(), ConversationError> {
-        let run = self.active_run(run_id).map_err(|_| ConversationError::RunNotActive)?;
-        if run.status == RunStatus::Running(claim.clone()) { Ok(()) } else { Err(ConversationError::RunNotActive) }
-    }
-
-    fn ask(&self, ask: Ask) -> Result<Vec<ConversationEvent>, ConversationError> {
-        let mut events = Vec::new();
-        match &self.owner {
-            None if ask.existing => return Err(ConversationError::NotFound),
-            None => {
-                events.push(ConversationStarted { user_id: ask.user_id.clone(), title: title_of(&ask.content) }.into())
-            }
-            Some(owner) if *owner != ask.user_id => return Err(ConversationError::NotOwner),
-            Some(_) if self.deleted => return Err(ConversationError::NotFound),
-            Some(_) => {}
-        }
-        if let Some(run) = self.latest.as_ref().and_then(|turn| turn.run.as_ref()) {
-            match run.status {
-                RunStatus::Running(_) => return Err(ConversationError::RunInProgress),
-                RunStatus::Interrupted => return Err(ConversationError::WaitingApproval),
-                RunStatus::Queued => events.push(
-                    RunCancelled {
-                        run_id: run.run_id.clone(),
-                        error_code: RunCancelReason::Abandoned,
-                        message_id: None,
-                        partial_text: String::new(),
-                    }
-                    .into(),
-                ),
-                RunStatus::Succeeded | RunStatus::Failed | RunStatus::Cancelled => {}
-            }
-        }
-        events.push(
-            TurnPrepared {
-                turn_id: ask.turn_id.clone(),
-                sequence_no: self.latest.as_ref().map_or(0, |turn| turn.sequence_no) + 1,
-                message_id: ask.message_id,
-                content: ask.content,
-                device_id: ask.device_id.clone(),
-            }
-            .into(),
-        );
-        events.push(
-            RunPrepared {
-                run_id: ask.run_id,
-                turn_id: ask.turn_id,
-                kind: RunKind::Normal,
-                trigger: RunTrigger::Ask,
-                run_seq: 1,
-                graph_thread_id: ask.graph_thread_id,
-                parent_run_id: None,
-                device_id: ask.device_id,
-            }
-            .into(),
-        );
-        Ok(events)
-    }
-
     fn set_run(&mut self, run_id: &RunId, status: RunStatus) {
         if let Some(run) = self.latest.as_mut().and_then(|turn| turn.run.as_mut()).filter(|run| run.run_id == *run_id) {
             run.status = status;
         }
     }
 
-    fn close_interrupt(&mut self, interrupt_id: &InterruptId) {
-        if let Some(turn) = &mut self.latest {
-            turn.open_interrupts.retain(|open| open != interrupt_id);
+    fn set_interrupt(&mut self, interrupt_id: &InterruptId, status: InterruptStatus) {
+        let all = self.latest.iter_mut().flat_map(|turn| turn.interrupts.iter_mut());
+        if let Some(interrupt) = all.into_iter().find(|own| own.interrupt_id == *interrupt_id) {
+            interrupt.status = status;
+        }
+    }
+
+    fn set_answer(&mut self, run_id: &RunId, message_id: Option<&MessageId>) {
+        let turn = self.latest.as_mut().filter(|turn| turn.run.as_ref().is_some_and(|run| run.run_id == *run_id));
+        if let (Some(turn), Some(message_id)) = (turn, message_id) {
+            turn.answer_message_id = Some(message_id.clone());
         }
     }
 }
@@ -161,32 +152,7 @@ impl Decider for Conversation {
     type Error = ConversationError;
 
     fn decide(&self, command: ConversationCommand) -> Result<Vec<ConversationEvent>, ConversationError> {
-        match command {
-            ConversationCommand::Ask(ask) => self.ask(ask),
-            ConversationCommand::ClaimRun { run_id, claim, context_hash } => match self.active_run(&run_id)?.status {
-                RunStatus::Queued => {
-                    let Claim { node_id, epoch } = claim;
-                    Ok(vec![RunClaimed { run_id, node_id, epoch, context_hash }.into()])
-                }
-                RunStatus::Running(_)
-                | RunStatus::Interrupted
-                | RunStatus::Succeeded
-                | RunStatus::Failed
-                | RunStatus::Cancelled => Err(ConversationError::AlreadyClaimed),
-            },
-            ConversationCommand::CompleteRun { run_id, claim, message_id, answer } => {
-                self.owned_run(&run_id, &claim)?;
-                Ok(vec![RunSucceeded { run_id, message_id, answer }.into()])
-            }
-            ConversationCommand::FailRun { run_id, claim, error_code, error_message, message_id, partial_text } => {
-                self.owned_run(&run_id, &claim)?;
-                Ok(vec![RunFailed { run_id, error_code, error_message, message_id, partial_text }.into()])
-            }
-            ConversationCommand::CancelRun { run_id, claim, reason, message_id, partial_text } => {
-                self.owned_run(&run_id, &claim)?;
-                Ok(vec![RunCancelled { run_id, error_code: reason, message_id, partial_text }.into()])
-            }
-        }
+        self.decide_command(command)
     }
 
     fn evolve(&mut self, event: &ConversationEvent) {
@@ -204,17 +170,23 @@ impl Decider for Conversation {
                     message_id: e.message_id.clone(),
                     content: e.content.clone(),
                     run: None,
-                    open_interrupts: Vec::new(),
+                    answer_message_id: None,
+                    interrupts: Vec::new(),
                 });
             }
             ConversationEvent::TurnRerunPrepared(e) => {
                 if let Some(turn) = self.latest.as_mut().filter(|turn| turn.turn_id == e.turn_id) {
                     turn.message_id = e.message_id.clone();
                     turn.content.clone_from(&e.content);
+                    turn.answer_message_id = None;
                 }
             }
             ConversationEvent::RunPrepared(e) => {
                 if let Some(turn) = self.latest.as_mut().filter(|turn| turn.turn_id == e.turn_id) {
+                    // Decisions belong to a thread: a run that resumes it needs them, another must not see them.
+                    if e.kind != RunKind::Resume {
+                        turn.interrupts.clear();
+                    }
                     turn.run = Some(ActiveRun {
                         run_id: e.run_id.clone(),
                         kind: e.kind,
@@ -231,16 +203,35 @@ impl Decider for Conversation {
             }
             ConversationEvent::InterruptRaised(e) => {
                 if let Some(turn) = self.latest.as_mut().filter(|turn| turn.turn_id == e.turn_id) {
-                    turn.open_interrupts.push(e.interrupt_id.clone());
+                    turn.interrupts.push(Interrupt {
+                        interrupt_id: e.interrupt_id.clone(),
+                        run_id: e.run_id.clone(),
+                        tool_call_id: e.tool_call_id.clone(),
+                        arguments_hash: e.arguments_hash.clone(),
+                        expires_at: e.expires_at,
+                        status: InterruptStatus::Open,
+                    });
                 }
             }
             ConversationEvent::RunInterrupted(e) => self.set_run(&e.run_id, RunStatus::Interrupted),
-            ConversationEvent::InterruptResolved(e) => self.close_interrupt(&e.interrupt_id),
-            ConversationEvent::InterruptCancelled(e) => self.close_interrupt(&e.interrupt_id),
-            ConversationEvent::InterruptExpired(e) => self.close_interrupt(&e.interrupt_id),
-            ConversationEvent::RunSucceeded(e) => self.set_run(&e.run_id, RunStatus::Succeeded),
-            ConversationEvent::RunFailed(e) => self.set_run(&e.run_id, RunStatus::Failed),
-            ConversationEvent::RunCancelled(e) => self.set_run(&e.run_id, RunStatus::Cancelled),
+            ConversationEvent::InterruptResolved(e) => {
+                let status = InterruptStatus::Resolved { approved: e.approved, by: e.resolved_by.clone() };
+                self.set_interrupt(&e.interrupt_id, status);
+            }
+            ConversationEvent::InterruptCancelled(e) => self.set_interrupt(&e.interrupt_id, InterruptStatus::Cancelled),
+            ConversationEvent::InterruptExpired(e) => self.set_interrupt(&e.interrupt_id, InterruptStatus::Expired),
+            ConversationEvent::RunSucceeded(e) => {
+                self.set_answer(&e.run_id, Some(&e.message_id));
+                self.set_run(&e.run_id, RunStatus::Succeeded);
+            }
+            ConversationEvent::RunFailed(e) => {
+                self.set_answer(&e.run_id, e.message_id.as_ref());
+                self.set_run(&e.run_id, RunStatus::Failed);
+            }
+            ConversationEvent::RunCancelled(e) => {
+                self.set_answer(&e.run_id, e.message_id.as_ref());
+                self.set_run(&e.run_id, RunStatus::Cancelled);
+            }
         }
     }
 }

@@ -6,16 +6,12 @@ use crate::ids::*;
 /// A command.
 #[derive(Clone, Debug)]
 pub enum ToolCallCommand {
-    /// Requests the call and refuses it in one step: nothing is dispatched.
-    Refuse {
+    /// Requests the call where it is new, and records what a stage decided about it.
+    Decide {
         /// What the model wants.
         request: Box<ToolCallRequested>,
-        /// The stage that refused.
-        stage: &'static str,
-        /// The stable code.
-        code: String,
-        /// Who decided.
-        by: String,
+        /// The decision.
+        decided: ToolCallDecided,
     },
     /// Requests the call where it is new, and dispatches it.
     Dispatch(Box<Dispatch>),

@@ -11,6 +11,9 @@ pub enum ToolCallError {
     /// The call belongs to another device, or another journal of it.
     #[error("the call belongs to another device or journal")]
     DeviceChanged,
+    /// A person must decide first.
+    #[error("a person must decide about this call first")]
+    NotApproved,
     /// The device may have forgotten the call.
     #[error("the call is too old to be sent again")]
     TooOld,
@@ -37,6 +40,7 @@ impl ToolCallError {
         match self {
             Self::HashConflict => ErrorCode::IdempotencyConflict,
             Self::DeviceChanged => ErrorCode::DeviceChanged,
+            Self::NotApproved => ErrorCode::ApprovalRequired,
             Self::TooOld => ErrorCode::CallTooOld,
             Self::Unknown => ErrorCode::NotFound,
             Self::ForeignReport | Self::NoSuchAttempt { .. } | Self::NoResult => ErrorCode::Protocol,

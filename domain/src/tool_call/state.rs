@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct ToolCall {
     /// What the model wants; absent before the first event.
     pub request: Option<ToolCallRequested>,
-    /// The last refusal of the pipeline.
-    pub refusal: Option<ToolCallDecided>,
+    /// The last decision of the pipeline.
+    pub decided: Option<ToolCallDecided>,
     /// Every sending, oldest first.
     pub attempts: Vec<ToolDispatched>,
     /// How far the device has said to be.
@@ -37,7 +37,12 @@ impl ToolCall {
 
     /// Whether the call can never change its outcome again.
     pub fn is_settled(&self) -> bool {
-        self.result.is_some() || self.refusal.is_some()
+        self.result.is_some() || self.refusal().is_some()
+    }
+
+    /// The decision that refused the call, if one did.
+    pub fn refusal(&self) -> Option<&ToolCallDecided> {
+        self.decided.as_ref().filter(|decided| decided.decision == Decision::Deny)
     }
 
     /// How a report stands to what is recorded: the disposition of its acknowledgement.
@@ -61,6 +66,9 @@ impl ToolCall {
             None => events.push(dispatch.request.into()),
             Some(own) if own.call_hash != dispatch.request.call_hash => return Err(ToolCallError::HashConflict),
             Some(_) if self.is_settled() => return Ok(vec![]),
+            Some(_) if self.decided.as_ref().is_some_and(|decided| decided.decision == Decision::Ask) => {
+                return Err(ToolCallError::NotApproved);
+            }
             Some(own) if own.device_id != dispatch.request.device_id => return Err(ToolCallError::DeviceChanged),
             Some(_) if self.attempts.iter().any(|attempt| attempt.journal_id != dispatch.journal_id) => {
                 return Err(ToolCallError::DeviceChanged);
@@ -112,15 +120,14 @@ impl Decider for ToolCall {
 
     fn decide(&self, command: ToolCallCommand) -> Result<Vec<ToolCallEvent>, ToolCallError> {
         match command {
-            ToolCallCommand::Refuse { request, stage, code, by } => {
-                match &self.request {
-                    Some(own) if own.call_hash != request.call_hash => return Err(ToolCallError::HashConflict),
-                    Some(_) => return Ok(vec![]),
-                    None => {}
-                }
-                let decided = ToolCallDecided { stage: stage.to_owned(), decision: Decision::Deny, code, by };
-                Ok(vec![(*request).into(), decided.into()])
-            }
+            ToolCallCommand::Decide { request, decided } => match &self.request {
+                Some(own) if own.call_hash != request.call_hash => Err(ToolCallError::HashConflict),
+                // What was sent or settled is past every decision; the same one twice is one.
+                Some(_) if self.is_settled() || !self.attempts.is_empty() => Ok(vec![]),
+                Some(_) if self.decided.as_ref() == Some(&decided) => Ok(vec![]),
+                Some(_) => Ok(vec![decided.into()]),
+                None => Ok(vec![(*request).into(), decided.into()]),
+            },
             ToolCallCommand::Dispatch(dispatch) => self.dispatch(*dispatch),
             ToolCallCommand::Receive { attempt_no, phase } => {
                 if !self.attempts.iter().any(|attempt| attempt.attempt_no == attempt_no) {
@@ -168,8 +175,9 @@ impl Decider for ToolCall {
         match event {
             ToolCallEvent::ToolCallRequested(e) => self.request = Some(e.clone()),
             ToolCallEvent::ToolCallDecided(e) => {
-                if e.decision == Decision::Deny {
-                    self.refusal = Some(e.clone());
+                // Order cannot turn a refusal into permission.
+                if self.refusal().is_none() {
+                    self.decided = Some(e.clone());
                 }
             }
             ToolCallEvent::ToolDispatched(e) => {

@@ -101,8 +101,13 @@ fn settled(status: ResultStatus) -> Vec<Event> {
     [sent(1), vec![report(1, status).into()]].concat()
 }
 fn refuse(request: ToolCallRequested) -> Command {
-    let (code, by) = ("DEVICE_OFFLINE".to_owned(), "gateway".to_owned());
-    Command::Refuse { request: Box::new(request), stage: "device", code, by }
+    let decided = ToolCallDecided {
+        stage: "device".into(),
+        decision: Decision::Deny,
+        code: "DEVICE_OFFLINE".into(),
+        by: "gateway".into(),
+    };
+    Command::Decide { request: Box::new(request), decided }
 }
 fn refused() -> Vec<Event> {
     let decided = ToolCallDecided {
@@ -203,11 +208,13 @@ fn a_refusal_does_not_settle_a_call_that_was_sent_before() {
 
 #[test]
 fn a_stage_that_allows_or_asks_does_not_settle_the_call() {
-    for decision in [Decision::Allow, Decision::Ask] {
+    for (decision, expected) in
+        [(Decision::Allow, Ok(vec![dispatched(1)])), (Decision::Ask, Err(ToolCallError::NotApproved))]
+    {
         let decided = ToolCallDecided { stage: "policy".into(), decision, code: "OK".into(), by: "policy".into() };
         let given = vec![request("a").into(), decided.into()];
         assert!(!fold(&given).is_settled());
-        check(&given, send(dispatch()), Ok(vec![dispatched(1)]));
+        check(&given, send(dispatch()), expected);
     }
 }
 

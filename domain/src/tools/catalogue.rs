@@ -1,6 +1,6 @@
 //! The one list of tools.
 
-use super::ToolDefinition;
+use super::{Approval, ToolDefinition};
 use crate::limits::*;
 use crate::tool_call::{Risk, Target};
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ pub fn definitions() -> Vec<ToolDefinition> {
             risk: Risk::Low,
             timeout_ms: 1_000,
             requires_confirmation: false,
+            approval: Approval::Never,
         },
         ToolDefinition {
             name: "get_current_time",
@@ -28,6 +29,18 @@ pub fn definitions() -> Vec<ToolDefinition> {
             risk: Risk::Low,
             timeout_ms: 1_000,
             requires_confirmation: false,
+            approval: Approval::Never,
+        },
+        ToolDefinition {
+            name: "demo_text",
+            version: "1",
+            description: "The built-in demo text. Needs the user's approval.",
+            parameters: object(json!({}), &[]),
+            target: Target::Server,
+            risk: Risk::Medium,
+            timeout_ms: 1_000,
+            requires_confirmation: false,
+            approval: Approval::Always,
         },
         ToolDefinition {
             name: "workspace.list_files",
@@ -44,6 +57,7 @@ pub fn definitions() -> Vec<ToolDefinition> {
             risk: Risk::Low,
             timeout_ms: TOOL_EXECUTION_MS,
             requires_confirmation: false,
+            approval: Approval::Never,
         },
         ToolDefinition {
             name: "workspace.read_file",
@@ -61,6 +75,7 @@ pub fn definitions() -> Vec<ToolDefinition> {
             risk: Risk::Medium,
             timeout_ms: TOOL_EXECUTION_MS,
             requires_confirmation: true,
+            approval: Approval::Never,
         },
     ]
 }

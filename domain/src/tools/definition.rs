@@ -4,6 +4,15 @@ use crate::protocol::RegisteredTool;
 use crate::tool_call::{Risk, Target};
 use serde_json::Value;
 
+/// Whether a person must approve a call in the conversation, before it is dispatched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// Never.
+    Never,
+    /// Every call.
+    Always,
+}
+
 /// What is known of a tool before it is called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolDefinition {
@@ -23,6 +32,8 @@ pub struct ToolDefinition {
     pub timeout_ms: u64,
     /// Whether the device asks its user first.
     pub requires_confirmation: bool,
+    /// Whether a person must approve the call in the conversation.
+    pub approval: Approval,
 }
 
 impl ToolDefinition {

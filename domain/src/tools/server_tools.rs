@@ -11,10 +11,14 @@ use serde_json::{Value, json};
 pub fn execute(tool: &str, arguments: &Value, now: Timestamp) -> ToolOutcome {
     match tool {
         "add" => add(arguments),
+        "demo_text" => ToolOutcome::success(json!({ "text": DEMO_TEXT })),
         "get_current_time" => get_current_time(arguments, now),
         other => ToolOutcome::failure(ErrorCode::UnknownTool, format!("{other} does not run in the server")),
     }
 }
+
+/// What `demo_text` gives.
+const DEMO_TEXT: &str = "Facts first, effects later: what is not in the log did not happen.";
 
 fn add(arguments: &Value) -> ToolOutcome {
     let number = |name: &str| arguments.get(name).and_then(Value::as_f64);

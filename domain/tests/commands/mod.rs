@@ -153,11 +153,14 @@ impl Domain for ToolCall {
     fn command(&self, random: &mut Random) -> ToolCallCommand {
         let attempt_no = random.below(5) as u32;
         match random.below(20) {
-            0 => ToolCallCommand::Refuse {
+            0 => ToolCallCommand::Decide {
                 request: Box::new(request(random)),
-                stage: "device",
-                code: "DEVICE_OFFLINE".into(),
-                by: "gateway".into(),
+                decided: ToolCallDecided {
+                    stage: "approval".into(),
+                    decision: [Decision::Allow, Decision::Deny, Decision::Ask][random.below(3) as usize],
+                    code: "CODE".into(),
+                    by: "somebody".into(),
+                },
             },
             1..=5 => ToolCallCommand::Dispatch(Box::new(Dispatch {
                 request: request(random),
