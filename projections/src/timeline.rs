@@ -41,6 +41,9 @@ pub struct TimelineLine {
     pub stream: String,
     /// What happened, in words.
     pub text: String,
+    /// Whether this program could not read the event; `text` says why.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub undecodable: bool,
 }
 
 impl fmt::Display for TimelineLine {
@@ -70,6 +73,7 @@ struct Told {
     text: String,
     begins: Vec<String>,
     ends: Option<String>,
+    undecodable: bool,
     /// The words where the span that ends had really begun.
     text_if_it_ends: Option<String>,
 }
@@ -101,7 +105,9 @@ impl Story {
             Ok(DomainEvent::ToolCall(inner)) => tool_call::tell(stream, &inner),
             Ok(DomainEvent::Device(inner)) => others::device(&inner),
             Ok(DomainEvent::Node(inner)) => others::node(&inner),
-            Err(error) => Told::new(format!("{} cannot be told: {error}", event.event_type)),
+            Err(error) => {
+                Told { undecodable: true, ..Told::new(format!("{} cannot be told: {error}", event.event_type)) }
+            }
         };
         let first = *self.first.get_or_insert(event.recorded_at);
         let begun = told.ends.and_then(|span| self.begun.get(&span).copied());
@@ -117,6 +123,7 @@ impl Story {
             event_type: event.event_type.clone(),
             stream: event.stream.to_string(),
             text: told.text_if_it_ends.filter(|_| begun.is_some()).unwrap_or(told.text),
+            undecodable: told.undecodable,
         }
     }
 }
