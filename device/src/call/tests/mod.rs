@@ -79,7 +79,10 @@ impl Prepared for CountedRun {
     }
     fn run(self: Box<Self>, execution: &Execution) -> Result<Value, ToolFailure> {
         self.ran.fetch_add(1, Ordering::SeqCst);
-        assert!(!self.panics, "a tool that breaks down");
+        if self.panics {
+            // Like a panic, without its message in the test's output.
+            std::panic::resume_unwind(Box::new("a tool that breaks down"));
+        }
         self.inner.run(execution)
     }
 }
