@@ -26,6 +26,8 @@ async fn fails_with(server: TestServer, endpoint: &ModelEndpoint, code: &str, pa
         assert!(!fact.text.contains(API_KEY), "the key is in the log: {fact}");
     }
     assert!(!serde_json::to_string(&events).unwrap().contains(API_KEY));
+    assert_eq!(endpoint.requests().len(), 2, "one recorded request is one sent request: nothing is repeated unseen");
+    assert_eq!(log.of("ModelRequested").await.len(), 2);
     assert!(endpoint.keys().iter().all(|key| *key == format!("Bearer {API_KEY}")), "the key is what authenticates");
     server.finish().await;
 }

@@ -120,7 +120,7 @@ async fn refused(
     let facts = server.log().all().await;
     let of_call: Vec<&Fact> = facts.iter().filter(|fact| fact.stream_id == id).collect();
     assert_eq!(of_call.iter().filter(|fact| fact.is("ToolResultRecorded")).count(), 1);
-    let observed = facts.iter().find(|fact| fact.is("ToolResultObserved")).unwrap();
+    let observed = facts.iter().find(|fact| fact.is("ToolResultObserved") && fact.payload["tool_call_id"] == id).unwrap();
     assert_eq!((&observed.payload["ok"], &observed.payload["error"]), (&json!(false), &json!(code)));
 }
 

@@ -278,6 +278,8 @@ async fn answer(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -
                         Some(Step::Until(token)) => token.cancelled().await,
                         Some(Step::Hold) => std::future::pending().await,
                         Some(Step::Cut) => {
+                            // What was sent leaves the buffer when there is nothing to send.
+                            tokio::task::yield_now().await;
                             watch.complete = true;
                             return Some((Err(std::io::Error::other("cut")), (steps, watch)));
                         }
