@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// Characters of a quoted text, at most.
 const MAX_QUOTED_CHARS: usize = 100;
+/// Characters of an actor's id in a printed line, at most.
+const MAX_ACTOR_ID_CHARS: usize = 10;
 
 /// One fact of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -50,7 +52,8 @@ impl fmt::Display for TimelineLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let position = format!("#{}", self.position);
         let took = self.duration_ms.map(seconds).unwrap_or_default();
-        write!(f, "{position:<7} {:>9} {took:>9}  {:<16} {}", seconds(self.offset_ms), self.actor, self.text)
+        let actor = short(&self.actor);
+        write!(f, "{position:<7} {:>9} {took:>9}  {actor:<17} {}", seconds(self.offset_ms), self.text)
     }
 }
 
@@ -126,6 +129,17 @@ impl Story {
             undecodable: told.undecodable,
         }
     }
+}
+
+/// An actor for a narrow column: of a long id its end, which is what tells random ids apart.
+fn short(actor: &str) -> String {
+    let Some((kind, id)) = actor.split_once(':') else { return actor.to_owned() };
+    let surplus = id.chars().count().saturating_sub(MAX_ACTOR_ID_CHARS);
+    if surplus == 0 {
+        return quoted(actor).trim_matches('"').to_owned();
+    }
+    let end: String = id.chars().skip(surplus + 1).flat_map(char::escape_debug).collect();
+    format!("{kind}:…{end}")
 }
 
 fn seconds(millis: i64) -> String {
