@@ -20,6 +20,9 @@ const CORPUS: &str = include_str!("corpus/paths.jsonl");
 /// No answer may take longer: a policy that blocks is as bad as one that lets through.
 const ONE_ANSWER: Duration = Duration::from_secs(1);
 
+/// Looks at a link that a neighbour keeps swapping.
+const SWAP_LOOKS: usize = 5_000;
+
 struct Fixture {
     folder: tempfile::TempDir,
     listeners: Vec<UnixListener>,
@@ -190,15 +193,24 @@ fn outside_and_sensitive_paths_answer_the_same_whether_they_exist_or_not() {
 }
 
 #[test]
-fn a_link_swapped_between_inside_and_outside_never_leaks_what_is_outside() {
-    let fixture = Fixture::new(&json!({ "setup": [] }));
-    let ws = fixture.ws();
-    let workspace = Workspace::open(&ws).unwrap();
+fn a_second_name_of_a_secret_is_a_secret() {
+    let fixture = Fixture::new(&json!({ "setup": [
+        { "kind": "file", "path": "docs/.env" },
+        { "kind": "hardlink", "path": "docs/innocent.txt", "target": "docs/.env" },
+        { "kind": "hardlink", "path": "docs/twin.md", "target": "docs/guide.md" },
+    ]}));
+    let workspace = Workspace::open(&fixture.ws()).unwrap();
+    assert_eq!(answer(&workspace, "workspace.read_file", "docs/innocent.txt"), "SENSITIVE_PATH_DENIED");
+    assert_eq!(answer(&workspace, "workspace.read_file", "docs/twin.md"), "OK");
+}
+
+/// Lets a neighbour replace the link `swap` by turns while `looking` is called many times.
+fn while_swapping(fixture: &Fixture, targets: [&str; 2], mut looking: impl FnMut()) {
     let stop = CancellationToken::new();
     std::thread::scope(|scope| {
-        let stopping = stop.clone();
+        let (ws, stopping) = (fixture.ws(), stop.clone());
         scope.spawn(move || {
-            for target in ["docs", "../outside"].iter().cycle() {
+            for target in targets.iter().cycle() {
                 if stopping.is_cancelled() {
                     return;
                 }
@@ -206,15 +218,39 @@ fn a_link_swapped_between_inside_and_outside_never_leaks_what_is_outside() {
                 fs::rename(ws.join("next"), ws.join("swap")).unwrap();
             }
         });
-        let mut opened = 0;
-        for _ in 0..20_000 {
-            if let Ok(file) = workspace.open_file("swap/guide.md") {
-                opened += 1;
-                assert_eq!(file.resolved, "docs/guide.md");
-            }
-            assert!(workspace.open_file("swap/secret.txt").is_err(), "read outside the workspace");
+        for _ in 0..SWAP_LOOKS {
+            looking();
         }
         stop.cancel();
-        println!("swap race: {opened} of 20000 opens inside, none outside");
     });
+}
+
+#[test]
+fn a_link_swapped_between_inside_and_outside_never_leaks_what_is_outside() {
+    let fixture = Fixture::new(&json!({ "setup": [] }));
+    let workspace = Workspace::open(&fixture.ws()).unwrap();
+    let mut opened = 0;
+    while_swapping(&fixture, ["docs", "../outside"], || {
+        if let Ok(file) = workspace.open_file("swap/guide.md") {
+            opened += 1;
+            assert_eq!(file.resolved, "docs/guide.md");
+        }
+        assert!(workspace.open_file("swap/secret.txt").is_err(), "read outside the workspace");
+    });
+    println!("swap race: {opened} of {SWAP_LOOKS} opens inside, none outside");
+}
+
+#[test]
+fn a_link_swapped_between_a_document_and_a_secret_never_leaks_the_secret() {
+    let fixture = Fixture::new(&json!({ "setup": [{ "kind": "file", "path": ".env", "content": "SECRET" }] }));
+    let workspace = Workspace::open(&fixture.ws()).unwrap();
+    let (mut opened, mut refused) = (0, 0);
+    while_swapping(&fixture, ["docs/guide.md", ".env"], || match workspace.open_file("swap") {
+        Ok(file) => {
+            opened += 1;
+            assert_eq!(std::io::read_to_string(file.file).unwrap(), "guide\n");
+        }
+        Err(_) => refused += 1,
+    });
+    println!("swap race: {opened} documents, {refused} refusals, no secret");
 }

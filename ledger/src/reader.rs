@@ -51,8 +51,9 @@ pub struct EventFilter {
 }
 
 impl LedgerReader {
-    /// Opens an existing log for reading alone, also while another process writes it. Nothing is
-    /// created, migrated, locked or written.
+    /// Opens an existing log for reading alone, also while another process writes it. The log is
+    /// neither created, migrated, locked nor written; beside a log at rest SQLite leaves its empty
+    /// companions (`-wal`, `-shm`), which the next writer takes over.
     ///
     /// # Errors
     /// [`LedgerError`].

@@ -92,7 +92,7 @@ pub(crate) async fn rebuild_these(
 }
 
 /// Puts the rebuilt rows in the place of the live ones, never behind where those stand.
-async fn swap(
+pub(crate) async fn swap(
     connection: &mut SqliteConnection,
     rebuilt: &Store,
     ledger: &LedgerReader,

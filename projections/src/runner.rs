@@ -17,10 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Events in one transaction, at most: projections take turns at the file.
 const MAX_EVENTS_PER_TRANSACTION: usize = 500;
-/// Pause before log or file are tried again.
-const RETRY: Duration = Duration::from_secs(1);
-/// How often a failed projection looks whether a rebuild has helped it.
-const LOOK_AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// Pause before log or file are tried again, or a failed projection looks whether a rebuild has helped it.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// One projection to keep up to date.
 pub(crate) struct Task {
@@ -68,23 +66,21 @@ struct Keeper {
 enum Turn {
     Ended,
     Moved,
-    Retry,
-    Failed,
+    Pause,
 }
 
 impl Keeper {
     async fn keep(self) {
         loop {
-            let pause = match self.follow().await {
+            match self.follow().await {
                 Turn::Ended => return,
                 Turn::Moved => continue,
-                Turn::Retry => RETRY,
-                Turn::Failed => LOOK_AFTER_FAILURE,
-            };
+                Turn::Pause => {}
+            }
             loop {
                 tokio::select! {
                     () = self.cancel.cancelled() => return,
-                    () = tokio::time::sleep(pause) => {}
+                    () = tokio::time::sleep(PAUSE) => {}
                 }
                 if self.task.progress.borrow().failed.is_none() || self.was_helped().await {
                     break;
@@ -111,7 +107,7 @@ impl Keeper {
                 Err(LedgerError::Closed) => return Turn::Ended,
                 Err(error) => {
                     tracing::warn!(projection.name = self.name(), error = %error, "the log cannot be read; trying again");
-                    return Turn::Retry;
+                    return Turn::Pause;
                 }
             };
             for events in events.chunks(MAX_EVENTS_PER_TRANSACTION) {
@@ -137,7 +133,7 @@ impl Keeper {
                             reason = failure.reason,
                             "the projection stopped at an event; others go on, it is tried again at the next start"
                         );
-                        Turn::Failed
+                        Turn::Pause
                     }
                 }
             }
@@ -150,11 +146,11 @@ impl Keeper {
                 tracing::error!(projection.name = self.name(), reason, "the projection stopped");
                 let failed = Some(Failure { position: from + 1, reason });
                 self.task.progress.send_modify(|now| now.failed = failed);
-                Turn::Failed
+                Turn::Pause
             }
             Err(error) => {
                 tracing::warn!(projection.name = self.name(), error = %error, "the view cannot be written; trying again");
-                Turn::Retry
+                Turn::Pause
             }
         };
         ControlFlow::Break(turn)

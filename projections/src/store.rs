@@ -194,7 +194,6 @@ pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
 
 /// Empties every projection whose rows were not made by this version from this very log.
 async fn settle(pool: &SqlitePool, ledger: &LedgerReader, projections: &Projections) -> Result<(), ViewError> {
-    let head = ledger.head().await?.position;
     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
     let origin: Option<String> =
         sqlx::query_scalar("SELECT ledger_id FROM views_origin").fetch_optional(&mut *transaction).await?;
@@ -207,7 +206,7 @@ async fn settle(pool: &SqlitePool, ledger: &LedgerReader, projections: &Projecti
     .execute(&mut *transaction)
     .await?;
     for projection in projections {
-        let reason = match unusable(&mut transaction, ledger, head, *projection).await? {
+        let reason = match unusable(&mut transaction, ledger, *projection).await? {
             Some(reason) => Some(reason),
             None if !same_log => Some("they were made from another log".to_owned()),
             None => None,
@@ -227,7 +226,6 @@ async fn settle(pool: &SqlitePool, ledger: &LedgerReader, projections: &Projecti
 async fn unusable(
     connection: &mut SqliteConnection,
     ledger: &LedgerReader,
-    head: u64,
     projection: &dyn Projection,
 ) -> Result<Option<String>, ViewError> {
     let row = sqlx::query("SELECT version, position, leaf_hash FROM projection_position WHERE name = $1")
@@ -242,14 +240,11 @@ async fn unusable(
     if version != projection.version() {
         return Ok(Some(format!("they are of version {version}, this program has {}", projection.version())));
     }
-    if position > head {
-        return Ok(Some(format!("they stand at {position}, the log ends at {head}")));
-    }
     if position == 0 {
         return Ok(None);
     }
     let event = ledger.read(position - 1, 1).await?;
     let leaf = event.first().map(|event| hex::encode(event.leaf_hash));
     let same = leaf == row.maybe_text("leaf_hash")?;
-    Ok((!same).then(|| format!("the log has another event at {position} than they were made from")))
+    Ok((!same).then(|| format!("the log has another event at {position} than they were made from, or none")))
 }

@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// Characters of a quoted text, at most.
 const MAX_QUOTED_CHARS: usize = 100;
+/// Characters of an actor's id in a printed line, at most.
+const MAX_ACTOR_ID_CHARS: usize = 10;
 
 /// One fact of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -41,13 +43,17 @@ pub struct TimelineLine {
     pub stream: String,
     /// What happened, in words.
     pub text: String,
+    /// Whether this program could not read the event; `text` says why.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub undecodable: bool,
 }
 
 impl fmt::Display for TimelineLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let position = format!("#{}", self.position);
         let took = self.duration_ms.map(seconds).unwrap_or_default();
-        write!(f, "{position:<7} {:>9} {took:>9}  {:<16} {}", seconds(self.offset_ms), self.actor, self.text)
+        let actor = short(&self.actor);
+        write!(f, "{position:<7} {:>9} {took:>9}  {actor:<17} {}", seconds(self.offset_ms), self.text)
     }
 }
 
@@ -70,6 +76,7 @@ struct Told {
     text: String,
     begins: Vec<String>,
     ends: Option<String>,
+    undecodable: bool,
     /// The words where the span that ends had really begun.
     text_if_it_ends: Option<String>,
 }
@@ -101,7 +108,9 @@ impl Story {
             Ok(DomainEvent::ToolCall(inner)) => tool_call::tell(stream, &inner),
             Ok(DomainEvent::Device(inner)) => others::device(&inner),
             Ok(DomainEvent::Node(inner)) => others::node(&inner),
-            Err(error) => Told::new(format!("{} cannot be told: {error}", event.event_type)),
+            Err(error) => {
+                Told { undecodable: true, ..Told::new(format!("{} cannot be told: {error}", event.event_type)) }
+            }
         };
         let first = *self.first.get_or_insert(event.recorded_at);
         let begun = told.ends.and_then(|span| self.begun.get(&span).copied());
@@ -117,8 +126,20 @@ impl Story {
             event_type: event.event_type.clone(),
             stream: event.stream.to_string(),
             text: told.text_if_it_ends.filter(|_| begun.is_some()).unwrap_or(told.text),
+            undecodable: told.undecodable,
         }
     }
+}
+
+/// An actor for a narrow column: of a long id its end, which is what tells random ids apart.
+fn short(actor: &str) -> String {
+    let Some((kind, id)) = actor.split_once(':') else { return actor.to_owned() };
+    let surplus = id.chars().count().saturating_sub(MAX_ACTOR_ID_CHARS);
+    if surplus == 0 {
+        return quoted(actor).trim_matches('"').to_owned();
+    }
+    let end: String = id.chars().skip(surplus + 1).flat_map(char::escape_debug).collect();
+    format!("{kind}:…{end}")
 }
 
 fn seconds(millis: i64) -> String {

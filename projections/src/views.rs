@@ -154,6 +154,12 @@ impl Views {
         self.inner.store.close().await;
     }
 
+    #[cfg(test)]
+    pub(crate) fn progress_of(&self, projection: &str) -> watch::Receiver<Progress> {
+        let found = self.inner.progress.iter().find(|(name, _)| *name == projection);
+        found.expect("in the list").1.clone()
+    }
+
     /// The connections that read.
     pub(crate) fn read_pool(&self) -> &SqlitePool {
         &self.inner.store.read

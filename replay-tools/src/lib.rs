@@ -1,1 +1,66 @@
-//! DevMind Ledger's operator tools
+//! DevMind Ledger's operator tools, behind the binary `devmind-replay`.
+//!
+//! Everything here reads a ledger's files, also while a server writes them; nothing here can send a
+//! command to a device or a model, because nothing here links them. Data goes to stdout, everything
+//! else to stderr. Exit status: 0 ok, 1 refused or failed, 2 usage, 3 verification failed.
+
+mod cli;
+mod failure;
+mod log;
+mod output;
+mod rebuild;
+mod store;
+mod timeline;
+mod verify;
+
+pub use cli::Cli;
+
+use clap::CommandFactory;
+use cli::Command;
+use failure::{Failure, report};
+use output::Output;
+use std::process::ExitCode;
+
+/// How a command ended that did what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Everything holds.
+    Holds,
+    /// It was shown, but something of it could not be understood.
+    Incomplete,
+    /// Something does not hold.
+    Broken,
+}
+
+/// Runs the program.
+pub fn run(cli: Cli) -> ExitCode {
+    let Cli { data, json, completions, command } = cli;
+    if let Some(shell) = completions {
+        clap_complete::generate(shell, &mut Cli::command(), "devmind-replay", &mut std::io::stdout());
+        return ExitCode::SUCCESS;
+    }
+    let Some(command) = command else {
+        // A command is required unless completions are asked for; clap cannot say so in one attribute.
+        eprintln!("{}", Cli::command().render_long_help());
+        return ExitCode::from(2);
+    };
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return report(&Failure::internal(error)),
+    };
+    let mut output = Output::new(json);
+    let done = runtime.block_on(async {
+        match command {
+            Command::Log(args) => log::run(&data, args, &mut output).await,
+            Command::Timeline(args) => timeline::run(&data, args, &mut output).await,
+            Command::Verify => verify::run(&data, &mut output).await,
+            Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
+        }
+    });
+    match done.and_then(|verdict| output.finish().map(|()| verdict)) {
+        Ok(Verdict::Holds) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
+        Ok(Verdict::Incomplete) => ExitCode::from(1),
+        Ok(Verdict::Broken) => ExitCode::from(3),
+        Err(failure) => report(&failure),
+    }
+}

@@ -9,6 +9,7 @@ use crate::config::ModelConfig;
 use async_openai::Client;
 use async_openai::config::OpenAIConfig;
 use async_openai::error::OpenAIError;
+use async_openai::middleware::ReqwestService;
 use async_openai::types::stream::StreamResponse;
 use async_trait::async_trait;
 use devmind_domain::ErrorCode;
@@ -31,7 +32,10 @@ impl OpenAiModel {
         let endpoint = OpenAIConfig::new()
             .with_api_base(config.base_url.trim_end_matches('/'))
             .with_api_key(config.api_key.as_str());
-        Self { client: Client::with_config(endpoint), name: config.name.clone() }
+        // Without the crate's own retries: one recorded request is one sent request, and a refusal is
+        // told at once.
+        let http = ReqwestService::new(reqwest::Client::new());
+        Self { client: Client::with_config(endpoint).with_http_service(http), name: config.name.clone() }
     }
 }
 

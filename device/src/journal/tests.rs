@@ -231,3 +231,13 @@ async fn a_damaged_or_newer_journal_is_refused_by_name_and_left_as_it_was() {
     assert!(error.hint().contains("keep the file"), "{}", error.hint());
     assert_eq!(std::fs::read(&file).expect("still there"), garbage);
 }
+
+#[tokio::test]
+async fn what_the_journal_has_taken_survives_the_loss_of_power() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    let mut connection = journal.connection.lock().await;
+    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await.expect("mode");
+    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *connection).await.expect("level");
+    assert_eq!((mode.as_str(), synchronous), ("wal", 2), "every commit reaches the disk");
+}

@@ -57,11 +57,9 @@ impl Prepared for Reading {
         Some(Subject { resolved_path: self.opened.resolved.clone(), facts: self.opened.facts.clone() })
     }
 
-    /// Neither the open file was written to, nor does its path lead to another file now.
+    /// The path leads to the same file, and nobody has written to it.
     fn is_unchanged(&self) -> bool {
-        let by_handle = FileFacts::of(&self.opened.file).is_ok_and(|now| now == self.opened.facts);
-        let by_path = || self.workspace.open_file(&self.path).is_ok_and(|now| now.facts == self.opened.facts);
-        by_handle && by_path()
+        self.workspace.open_file(&self.path).is_ok_and(|now| now.facts == self.opened.facts)
     }
 
     fn run(self: Box<Self>, execution: &Execution) -> Result<Value, ToolFailure> {

@@ -90,12 +90,7 @@ async fn ticket(State(app): State<App>, headers: HeaderMap, Json(body): Json<Val
         .into_response()
 }
 
-async fn upgrade(
-    State(app): State<App>,
-    uri: Uri,
-    headers: HeaderMap,
-    upgrade: WebSocketUpgrade,
-) -> Response {
+async fn upgrade(State(app): State<App>, uri: Uri, headers: HeaderMap, upgrade: WebSocketUpgrade) -> Response {
     let bearer = headers.get("Authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let ticket = bearer.trim_start_matches("Bearer ").to_owned();
     upgrade.protocols(["devmind.v1"]).on_upgrade(move |socket| async move {

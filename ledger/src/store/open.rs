@@ -56,14 +56,15 @@ pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
     check_durability(file, &mut connection).await?;
     MIGRATIONS.run(&mut connection).await.map_err(|error| migration_error(file, error))?;
     let last_recorded_at = check_head(file, &mut connection).await?;
-    let pool = read_pool(file, false).await?;
+    let pool = read_pool(file).await?;
     let head = read::head(&pool).await.map_err(|error| fail(file, "read the head", &error))?;
     let ledger_id = read::ledger_id(&pool).await.map_err(|error| fail(file, "read the ledger's id", &error))?;
     let write = WriteStore::new(file.to_owned(), connection, lock);
     Ok(Opened { write, pool, head, ledger_id, last_recorded_at })
 }
 
-/// Opens an existing ledger for reading alone; nothing is created, locked or changed.
+/// Opens an existing ledger for reading alone. The log is neither locked nor changed; beside a log at
+/// rest SQLite leaves its empty companions (-wal, -shm), which the next writer takes over.
 pub(crate) async fn open_reader(file: &Path) -> Result<(SqlitePool, String), LedgerError> {
     if !looks_like_sqlite(file)? {
         return Err(unavailable(file, "there is no ledger yet: start the server, or name another folder"));
@@ -74,7 +75,7 @@ pub(crate) async fn open_reader(file: &Path) -> Result<(SqlitePool, String), Led
         let reason = format!("it has schema {found}, this program reads {known}: start the server once");
         return Err(unavailable(file, reason));
     }
-    let pool = read_pool(file, false).await?;
+    let pool = read_pool(file).await?;
     let ledger_id = read::ledger_id(&pool).await.map_err(|error| fail(file, "read the ledger's id", &error))?;
     Ok((pool, ledger_id))
 }
@@ -168,13 +169,9 @@ async fn check_head(file: &Path, connection: &mut SqliteConnection) -> Result<Ti
     Ok(event.recorded_at)
 }
 
-async fn read_pool(file: &Path, immutable: bool) -> Result<SqlitePool, LedgerError> {
-    let options = SqliteConnectOptions::new()
-        .filename(file)
-        .read_only(true)
-        .immutable(immutable)
-        .foreign_keys(true)
-        .busy_timeout(BUSY_TIMEOUT);
+async fn read_pool(file: &Path) -> Result<SqlitePool, LedgerError> {
+    let options =
+        SqliteConnectOptions::new().filename(file).read_only(true).foreign_keys(true).busy_timeout(BUSY_TIMEOUT);
     SqlitePoolOptions::new()
         .max_connections(READ_CONNECTIONS)
         .connect_with(options)

@@ -2,7 +2,6 @@
 
 use super::support::*;
 use crate::verify::{Check, verify};
-use crate::*;
 
 const EVENTS: usize = 10;
 

@@ -208,6 +208,7 @@ async fn conversations_are_a_users_own_newest_turn_first_without_deleted_ones() 
             started("c2", "ann"),
             started("c3", "bob"),
             started("c4", "ann"),
+            asked("c4", "t4", 1),
             conversation("c4", ConversationDeleted {}),
             asked("c2", "t2", 1),
             asked("c1", "t1", 1),

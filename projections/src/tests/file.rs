@@ -10,6 +10,9 @@ use std::fs;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
+/// SQLite's default page.
+const PAGE_BYTES: u64 = 4_096;
+
 fn story() -> Vec<Fact> {
     vec![
         node_started(1),
@@ -44,6 +47,10 @@ async fn meddle(file: &Path, sql: &str) {
     connection.close().await.expect("closed");
 }
 
+fn copied(from: &Path, to: &Path) {
+    fs::copy(from, to).expect("copied");
+}
+
 #[tokio::test]
 async fn a_file_that_is_gone_damaged_newer_or_older_comes_back_from_the_log() {
     let mut bench = Bench::new().await;
@@ -62,13 +69,16 @@ async fn a_file_that_is_gone_damaged_newer_or_older_comes_back_from_the_log() {
     fs::write(&file, b"").expect("written");
     assert_eq!(rows_at_the_head(&bench).await, expected, "empty");
 
-    let mut damaged = fs::File::options().write(true).open(&file).expect("open");
-    for page in 1..20 {
-        damaged.seek(SeekFrom::Start(page * 4_096)).expect("within");
+    // Each page alone: also those that nothing looks at when the file is opened.
+    let pages = fs::metadata(&file).expect("a file").len() / PAGE_BYTES;
+    assert!(pages > 10, "{pages}");
+    for page in 1..pages {
+        let mut damaged = fs::File::options().write(true).open(&file).expect("open");
+        damaged.seek(SeekFrom::Start(page * PAGE_BYTES)).expect("within");
         damaged.write_all(&[0xFF; 64]).expect("written");
+        drop(damaged);
+        assert_eq!(rows_at_the_head(&bench).await, expected, "page {page}");
     }
-    drop(damaged);
-    assert_eq!(rows_at_the_head(&bench).await, expected, "damaged pages");
 
     for sql in [
         "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (999, 'later', 1, x'00', 0)",
@@ -91,14 +101,14 @@ async fn views_made_from_a_log_that_was_restored_from_an_older_copy_are_made_ane
     let mut bench = Bench::new().await;
     bench.append(story()).await;
     let copy = bench.folder.path().join("copy");
-    bench.reopen(|file| drop(fs::copy(file, &copy).expect("copied"))).await;
+    bench.reopen(|file| copied(file, &copy)).await;
     let more = |user| [started("c2", user), asked("c2", "t2", 1), prepared("c2", "r2", "t2", RunKind::Normal)];
     bench.append(more("lost")).await;
     rows_at_the_head(&bench).await;
 
     for appended in [0, 3, 5] {
         // The same positions with other events, fewer of them, or more.
-        bench.reopen(|file| drop(fs::copy(&copy, file).expect("restored"))).await;
+        bench.reopen(|file| copied(&copy, file)).await;
         bench
             .append(more("bob").into_iter().chain([claimed("c2", "r2"), succeeded("c2", "r2", "x")]).take(appended))
             .await;
@@ -124,6 +134,24 @@ async fn two_processes_on_one_file_do_not_disturb_each_other() {
     two.stop().await;
     let report = check(&bench.views_file(), bench.ledger.reader(), |_, _| {}).await.expect("checked");
     assert!(report.is_equal(), "{report}");
+}
+
+#[tokio::test]
+async fn many_that_open_a_missing_file_at_once_all_get_it() {
+    let mut bench = Bench::new().await;
+    let head = bench.append(story()).await;
+    let opening: Vec<_> = (0..12)
+        .map(|_| {
+            let (file, log) = (bench.views_file(), bench.ledger.reader().clone());
+            tokio::spawn(async move { Views::open(&file, log).await.map_err(|error| error.to_string()) })
+        })
+        .collect();
+    for opened in opening {
+        let (views, runner) = opened.await.expect("no panic").expect("views");
+        let served = Served::start(views, runner);
+        served.views.wait_for(head).await.expect("caught up");
+        served.stop().await;
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 //! position shows nothing later.
 
 use crate::check::{check, check_one};
-use crate::rebuild::{rebuild, rebuild_one};
+use crate::rebuild::{Beside, fill, rebuild, rebuild_one, swap};
+use crate::registry::PROJECTIONS;
+use crate::store::Store;
 use crate::testing::*;
 use crate::views::Views;
 use devmind_domain::ErrorCode;
@@ -136,6 +138,28 @@ async fn a_runner_notices_a_swap_that_took_its_rows_further() {
     served.views.wait_for(head).await.expect("caught up");
     served.stop().await;
     let report = check(&bench.views_file(), bench.ledger.reader(), |_, _| {}).await.expect("checked");
+    assert!(report.is_equal(), "{report}");
+}
+
+#[tokio::test]
+async fn a_swap_never_takes_live_rows_back() {
+    let (bench, head) = bench().await;
+    let served = bench.serve().await;
+    served.views.wait_for(head).await.expect("caught up");
+    served.stop().await;
+    let (log, projections) = (bench.ledger.reader(), PROJECTIONS.to_vec());
+    let live = Store::open(&bench.views_file(), log, &projections).await.expect("open");
+    let beside = Beside::new(&bench.views_file(), &projections).await.expect("beside");
+    let mut connection = live.write.acquire().await.expect("a connection");
+    beside.attach(&mut connection).await.expect("attached");
+    for projection in projections {
+        // The live rows went on after the rebuild had looked where the log ends.
+        fill(&beside.store, projection, log, 0, 2, &mut |_| {}).await.expect("built");
+        let position = swap(&mut connection, &beside.store, log, projection).await.expect("swapped");
+        assert_eq!(position, head, "{}", projection.name());
+    }
+    drop(connection);
+    let report = check(&bench.views_file(), log, |_, _| {}).await.expect("checked");
     assert!(report.is_equal(), "{report}");
 }
 

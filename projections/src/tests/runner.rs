@@ -3,6 +3,7 @@
 use crate::apply::{Applied, apply};
 use crate::change::{Change, change};
 use crate::projection::Projection;
+use crate::rebuild::rebuild_these;
 use crate::registry::PROJECTIONS;
 use crate::store::{Projections, Store};
 use crate::testing::*;
@@ -21,14 +22,14 @@ enum Poison {
 }
 
 /// Counts events into the table `nodes`, and fails at one position.
-struct Fragile(Option<(u64, Poison)>);
+struct Fragile(u32, Option<(u64, Poison)>);
 
 impl Projection for Fragile {
     fn name(&self) -> &'static str {
         "fragile"
     }
     fn version(&self) -> u32 {
-        1
+        self.0
     }
     fn tables(&self) -> &'static [&'static str] {
         &["nodes"]
@@ -41,7 +42,7 @@ impl Projection for Fragile {
             "INSERT INTO nodes (node_id, epoch, version, status, started_at) VALUES ($1, 1, '', '', 0)",
             event.position.to_string()
         );
-        match self.0.filter(|(position, _)| *position == event.position) {
+        match self.1.filter(|(position, _)| *position == event.position) {
             Some((_, Poison::Panic)) => panic!("poison"),
             Some((_, Poison::BadStatement)) => {
                 vec![count, change!("INSERT INTO views_origin (only_row, ledger_id) VALUES (2, '')")]
@@ -52,7 +53,7 @@ impl Projection for Fragile {
 }
 
 fn fragile(poison: Option<(u64, Poison)>) -> &'static dyn Projection {
-    Box::leak(Box::new(Fragile(poison)))
+    Box::leak(Box::new(Fragile(1, poison)))
 }
 
 /// The fragile projection and those of the product that leave its table alone.
@@ -154,7 +155,8 @@ async fn an_unknown_event_is_skipped_on_purpose_and_counted_by_those_it_may_conc
     let store = Store::in_memory(&PROJECTIONS.to_vec()).await.expect("in memory");
     let mut skipped = Vec::new();
     for projection in PROJECTIONS {
-        let now = applied(&store, projection, 0, &events).await;
+        let before = applied(&store, projection, 0, &events[..2]).await;
+        let now = applied(&store, projection, before.position, &events[2..]).await;
         assert_eq!(now.position, 4);
         skipped.push((projection.name(), now.skipped_unknown));
     }
@@ -189,4 +191,35 @@ async fn a_batch_is_written_only_from_the_position_it_starts_at() {
     }
     assert_eq!(dump(&store.read).await, before);
     applied(&store, PROJECTIONS[0], 1, &events[1..]).await;
+}
+
+#[tokio::test]
+async fn a_failed_projection_goes_on_when_a_rebuild_by_another_process_has_helped_it() {
+    let mut bench = Bench::new().await;
+    let head = bench.append([started("c1", "ann"), asked("c1", "t1", 1)]).await;
+    let served = bench.serve_with(with_fragile(Some((2, Poison::Panic)))).await;
+    served.views.wait_for(head).await.expect_err("failed");
+    rebuild_these(&bench.views_file(), bench.ledger.reader(), with_fragile(None), |_, _| {}).await.expect("rebuilt");
+    served.views.progress_of("fragile").wait_for(|now| now.failed.is_none()).await.expect("noticed");
+    let head = bench.append([asked("c1", "t2", 2)]).await;
+    served.views.wait_for(head).await.expect("caught up");
+    assert_eq!(counted(&served.views).await, 3);
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn rows_that_another_version_of_the_program_keeps_are_left_alone() {
+    let mut bench = Bench::new().await;
+    let head = bench.append([started("c1", "ann")]).await;
+    let older = bench.serve_with(vec![fragile(None)]).await;
+    older.views.wait_for(head).await.expect("caught up");
+    let newer = bench.serve_with(vec![Box::leak(Box::new(Fragile(2, None)))]).await;
+    newer.views.wait_for(head).await.expect("caught up");
+    let head = bench.append([asked("c1", "t1", 1)]).await;
+    newer.views.wait_for(head).await.expect("caught up");
+    let error = older.views.wait_for(head).await.expect_err("they are not its own any more");
+    assert!(error.to_string().contains("version 2"), "{error}");
+    assert_eq!(counted(&newer.views).await, 2, "each event once");
+    older.stop().await;
+    newer.stop().await;
 }

@@ -115,6 +115,18 @@ fn a_timeline_says_who_did_what_where_and_how_long_it_took() {
 }
 
 #[test]
+fn a_printed_line_has_the_end_of_a_long_actor_and_escapes_what_it_shows() {
+    let mut line = timeline(&recorded(&[decoded(&story()[0])])).remove(0);
+    line.actor = "device:01a22988-bd5a-7450-b9aa-bc3083e050d3".to_owned();
+    assert_eq!(
+        line.to_string(),
+        "#1         0.000s            device:…083e050d3 asked question 1: \"read\\u{202e} README\""
+    );
+    line.actor = "user:\u{1b}".to_owned();
+    assert!(line.to_string().contains("user:\\u{1b}"), "{line}");
+}
+
+#[test]
 fn a_refusal_names_the_person_who_said_no_and_an_unknown_event_is_told_as_such() {
     let mut facts: Vec<_> = story()[..7].iter().map(decoded).collect();
     let payload = json!({

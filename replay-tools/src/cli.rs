@@ -1,0 +1,95 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use devmind_domain::event::StreamId;
+use std::path::PathBuf;
+
+/// Reads a DevMind ledger: shows what happened, proves that it holds, rebuilds its views.
+///
+/// Works on a ledger at rest and on one that a server is writing. Exit status: 0 ok, 1 refused or
+/// failed, 2 usage, 3 verification failed.
+#[derive(Debug, Parser)]
+#[command(name = "devmind-replay", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// The folder of the ledger
+    #[arg(long, global = true, value_name = "DIR", env = "DEVMIND_DATA", default_value = "data")]
+    pub(crate) data: PathBuf,
+    /// Print JSON, for other programs
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print a completion script for a shell
+    #[arg(long, value_name = "SHELL")]
+    pub(crate) completions: Option<Shell>,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Print events in the order of the log
+    Log(LogArgs),
+    /// Tell one run, one line a fact, with durations
+    Timeline(TimelineArgs),
+    /// Check order, hashes, the Merkle root and the rules of the domain over the whole log
+    Verify,
+    /// Rebuild the views from the log, or check the live ones against a rebuild
+    Rebuild(RebuildArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// Only events of this conversation
+    #[arg(long, value_name = "ID")]
+    pub conversation: Option<String>,
+    /// Only events of this run
+    #[arg(long, value_name = "ID")]
+    pub run: Option<String>,
+    /// Only events about this tool call
+    #[arg(long, value_name = "ID")]
+    pub tool_call: Option<String>,
+    /// Only events of this stream, for example `node/local`
+    #[arg(long, value_name = "KIND/ID", value_parser = parse_stream)]
+    pub stream: Option<StreamId>,
+    /// Only events of this type, for example `RunSucceeded`
+    #[arg(long, value_name = "TYPE")]
+    pub r#type: Option<String>,
+    /// Only events by this actor, for example `user:ann`
+    #[arg(long, value_name = "KIND:ID")]
+    pub actor: Option<String>,
+    /// Only events after this position
+    #[arg(long, value_name = "POSITION", default_value_t = 0)]
+    pub after: u64,
+    /// At most this many events
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Go on with new events as they are appended
+    #[arg(long)]
+    pub follow: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TimelineArgs {
+    /// The run
+    #[arg(long, value_name = "ID")]
+    pub run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RebuildArgs {
+    /// Change nothing: compare the live views with rebuilt ones, row by row
+    #[arg(long)]
+    pub check: bool,
+    /// Only this projection
+    #[arg(long, value_name = "NAME")]
+    pub projection: Option<String>,
+}
+
+fn parse_stream(text: &str) -> Result<StreamId, String> {
+    match text.split_once('/') {
+        Some((kind, id)) if !kind.is_empty() && !id.is_empty() => {
+            Ok(StreamId { aggregate_type: kind.to_owned(), aggregate_id: id.to_owned() })
+        }
+        Some(_) | None => Err("a stream is named KIND/ID, for example node/local".to_owned()),
+    }
+}

@@ -1,0 +1,11 @@
+//! `devmind-replay`: reads a ledger, shows what happened, and proves that it holds.
+
+use clap::Parser;
+use devmind_replay_tools::{Cli, run};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Settings of a `.env` count as environment; a missing file is no fault.
+    drop(dotenvy::dotenv());
+    run(Cli::parse())
+}

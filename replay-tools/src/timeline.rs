@@ -1,0 +1,39 @@
+//! `timeline`: one run, one line a fact.
+
+use crate::Verdict;
+use crate::cli::TimelineArgs;
+use crate::failure::Failure;
+use crate::output::{Output, say};
+use crate::store::open_ledger;
+use devmind_domain::ErrorCode;
+use devmind_domain::ids::RunId;
+use devmind_projections::timeline_of_run;
+use serde_json::json;
+use std::path::Path;
+
+pub(crate) async fn run(data: &Path, args: TimelineArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = open_ledger(data).await?;
+    let position = reader.head().await?.position;
+    let run_id = RunId::from(args.run);
+    let lines = timeline_of_run(&reader, &run_id).await?;
+    if lines.is_empty() {
+        let message = format!("the log knows no run {run_id} up to position {position}");
+        return Err(Failure::new(ErrorCode::RunNotFound, message)
+            .with_hint("`devmind-replay log --type RunPrepared` lists the runs"));
+    }
+    if output.is_json() {
+        output.json(&json!({ "run_id": run_id, "position": position, "lines": lines }))?;
+    } else {
+        for line in &lines {
+            output.line(line)?;
+        }
+        output.finish()?;
+        say(format_args!("read at position {position}"));
+    }
+    let undecodable = lines.iter().filter(|line| line.undecodable).count();
+    if undecodable == 0 {
+        return Ok(Verdict::Holds);
+    }
+    say(format_args!("{undecodable} events could not be decoded"));
+    Ok(Verdict::Incomplete)
+}

@@ -1,0 +1,25 @@
+//! The integration tests: every promise of the product over real sockets and real files, by topic.
+//!
+//! Tests of the built programs need them: `cargo build --workspace --bins --examples` first.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+// mod agui_peer;
+mod asking;
+mod bad_requests;
+// mod bad_start;
+mod context;
+// mod crates;
+// mod demo;
+mod disconnects;
+// mod killed;
+mod model_failures;
+// mod operator;
+mod reports;
+mod restart;
+mod sockets;
+mod stopping;
+mod story;
+mod tickets;
+mod tool_calls;
+// mod two_processes;

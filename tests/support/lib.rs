@@ -1,0 +1,36 @@
+//! The harness of the integration tests: servers, clients, devices and models over real sockets and
+//! real files, and the checks that every test ends with.
+//!
+//! The tests themselves, and what they expect of one another's crates, are left to `it/`. Nothing
+//! here sleeps to let time pass: whoever waits, waits for a fact, and fails with what was seen when
+//! it does not come within [`DEADLINE`].
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a harness fails by panicking")]
+
+pub mod agui;
+pub mod client;
+pub mod data;
+pub mod device;
+pub mod log;
+pub mod model;
+pub mod process;
+pub mod raw_device;
+pub mod server;
+pub mod wait;
+pub mod workspace;
+
+pub use client::{Answer, Asked, Client, Question, RunStream};
+pub use data::Data;
+pub use device::{ScriptedConfirm, TestDevice, Turnstile};
+pub use log::{Fact, Log};
+pub use model::{ModelEndpoint, Reply};
+pub use process::{DeviceProcess, Finished, KilledServer, Process, ServerProcess, Traces};
+pub use raw_device::{RawDevice, RawSocket, SocketEnd};
+pub use server::TestServer;
+pub use wait::{DEADLINE, eventually};
+pub use workspace::workspace;
+
+/// A new UUIDv7.
+pub fn new_id() -> String {
+    uuid::Uuid::now_v7().to_string()
+}

@@ -1,0 +1,144 @@
+//! A server in this process, on a free port of the loopback address and over a temporary folder.
+
+use crate::client::Client;
+use crate::data::{self, Data};
+use crate::log::Log;
+use crate::model::ModelEndpoint;
+use devmind_api::config::{ModelConfig, ServerConfig};
+use devmind_api::{Server, ServerHandle};
+use std::net::SocketAddr;
+
+/// A server that serves. A test ends with [`TestServer::finish`], which checks log and views; one
+/// that forgets it fails.
+pub struct TestServer {
+    /// Its files.
+    pub data: Data,
+    /// Its settings.
+    pub config: ServerConfig,
+    handle: Option<ServerHandle>,
+    finished: bool,
+}
+
+impl TestServer {
+    /// With the demo model.
+    pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// With a model's endpoint.
+    pub async fn with_model(endpoint: &ModelEndpoint) -> Self {
+        Self::start_with(|config| config.model = Some(endpoint.config())).await
+    }
+
+    /// With other settings.
+    pub async fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let data = Data::new();
+        let mut config = ServerConfig {
+            listen: "127.0.0.1:0".to_owned(),
+            data: data.path().to_owned(),
+            node_id: "test".to_owned(),
+            ..ServerConfig::default()
+        };
+        change(&mut config);
+        Self::open(data, config).await
+    }
+
+    async fn open(data: Data, config: ServerConfig) -> Self {
+        let server = Server::open(&config).await.expect("the server starts");
+        // A restart serves at the same address, where devices look for it.
+        let config = ServerConfig { listen: server.address().to_string(), ..config };
+        Self { data, config, handle: Some(server.spawn()), finished: false }
+    }
+
+    fn handle(&self) -> &ServerHandle {
+        self.handle.as_ref().expect("a running server")
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.handle().address
+    }
+
+    /// Its address as a URL.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+
+    /// What the server shares between its parts.
+    pub fn app(&self) -> &devmind_api::state::App {
+        &self.handle().app
+    }
+
+    /// A client of a user.
+    pub fn client(&self, user: &str) -> Client {
+        Client::new(self.address(), user)
+    }
+
+    /// Its log.
+    pub fn log(&self) -> Log {
+        Log(self.app().ledger.reader().clone())
+    }
+
+    /// Stops in order; the end of the process must be the last event, and the log must verify.
+    pub async fn stop(mut self) -> Stopped {
+        self.stop_and_check().await;
+        Stopped { data: self.data.clone(), config: self.config.clone() }
+    }
+
+    /// Stops and starts again over the same files.
+    pub async fn restart(self) -> Self {
+        self.stop().await.start().await
+    }
+
+    /// The end of every test: views and log are checked while the server still serves, then it
+    /// stops in order, then the files are checked as they were left.
+    pub async fn finish(mut self) {
+        self.stop_and_check().await;
+    }
+
+    async fn stop_and_check(&mut self) {
+        // Set first: a check that fails panics, and the drop must not panic on top of it.
+        self.finished = true;
+        let app = self.handle().app.clone();
+        let head = app.ledger.reader().head().await.expect("the log can be read").position;
+        app.views.wait_for(head).await.expect("the views catch up with the log");
+        for projection in app.views.status().await.expect("the views tell how they stand") {
+            assert!(projection.failed.is_none(), "{projection:?}");
+        }
+        data::check(&self.data.views_file(), app.ledger.reader()).await;
+        self.handle.take().expect("a running server").stop().await;
+        let facts = self.data.log().await.all().await;
+        let last = facts.last().expect("the log is not empty");
+        assert!(last.is("NodeStopped"), "a stop in order is the last event, not {last}");
+        self.data.check().await;
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if !self.finished && !std::thread::panicking() {
+            panic!("a test must end with `finish().await`, which checks log and views");
+        }
+    }
+}
+
+/// A server that has stopped, with its files.
+pub struct Stopped {
+    /// Its files.
+    pub data: Data,
+    /// Its settings.
+    pub config: ServerConfig,
+}
+
+impl Stopped {
+    /// Starts again over the same files.
+    pub async fn start(self) -> TestServer {
+        TestServer::open(self.data, self.config).await
+    }
+
+    /// Starts again with a model.
+    pub async fn start_with_model(mut self, model: ModelConfig) -> TestServer {
+        self.config.model = Some(model);
+        self.start().await
+    }
+}
