@@ -10,6 +10,7 @@ use crate::device_gateway::{Closing, Gateway};
 use crate::error::ApiError;
 use crate::http::router;
 use crate::model::{DemoModel, Model, OpenAiModel};
+use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
 use crate::state::{App, ModelPatience};
@@ -183,6 +184,7 @@ impl Server {
         let Self { app, listener, projections, stop_projections, .. } = self;
         let connections = TaskTracker::new();
         let closing = CancellationToken::new();
+        let expiry = tokio::spawn(expire_overdue_approvals(app.clone()));
         accept(&app, listener, &connections, &closing, &stop).await;
 
         app.stopping.cancel();
@@ -190,6 +192,9 @@ impl Server {
         closing.cancel();
         drain("runs", &app.run_tasks).await;
         app.gateway.connections.close_all(&Closing::new(CloseCode::Restarting, "the server is stopping"));
+        if let Err(error) = expiry.await {
+            tracing::error!(cause = %error, "the task that expires approvals failed");
+        }
         drain("device sockets", &app.socket_tasks).await;
         drain("connections", &connections).await;
         stop_node(&app).await;

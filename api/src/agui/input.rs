@@ -50,6 +50,19 @@ pub struct InputMessage {
 }
 
 impl RunAgentInput {
+    /// The text of the client's last message, where that is a user's.
+    pub fn question(&self) -> Option<String> {
+        let last = self.messages.last().filter(|message| message.role == "user")?;
+        match &last.content {
+            Value::String(text) => Some(text.clone()),
+            Value::Array(parts) => {
+                let texts = parts.iter().filter(|part| part["type"] == "text").filter_map(|part| part["text"].as_str());
+                Some(texts.collect::<Vec<_>>().join("\n"))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the client's latest user message is the prepared question.
     pub fn asks(&self, user_message_id: &str) -> bool {
         let last_user = self.messages.iter().rev().find(|message| message.role == "user");

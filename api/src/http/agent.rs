@@ -1,7 +1,7 @@
 //! `POST /api/agent`: claims a prepared run and streams it as AG-UI over SSE.
 
 use super::extract::{Body, checked_id};
-use crate::agui::RunAgentInput;
+use crate::agui::{AgUiEvent, RunAgentInput};
 use crate::error::{ApiError, ApiResult};
 use crate::identity::User;
 use crate::runs::claim_and_start;
@@ -11,7 +11,7 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use devmind_domain::ErrorCode;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,15 +30,23 @@ pub async fn run(
     if app.stopping.is_cancelled() {
         return Err(ApiError::of(ErrorCode::ShuttingDown));
     }
-    let events = claim_and_start(&app, user, input).await?;
+    claim_and_start(&app, user, input).await.map(stream_response)
+}
+
+/// A run's events as an SSE response.
+pub(super) fn stream_response(events: impl Stream<Item = AgUiEvent> + Send + 'static) -> Response {
     let frames = events.map(|event| {
         // One JSON object a frame; the protocol's types always serialise.
-        let data = serde_json::to_string(&event).unwrap_or_default();
-        Ok::<_, Infallible>(Event::default().data(data))
+        Ok::<_, Infallible>(Event::default().data(serde_json::to_string(&event).unwrap_or_default()))
     });
+    sse(frames)
+}
+
+/// An SSE response that proxies and clients do not cut: a comment in silence, no buffering.
+pub(super) fn sse(frames: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
     let mut response = Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }

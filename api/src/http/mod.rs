@@ -1,11 +1,13 @@
 //! The HTTP routes. Handlers validate, hand on, and answer; they hold no rules.
 
 mod agent;
+mod agui;
 mod conversations;
 mod devices;
 mod extract;
 mod health;
 mod ledger;
+mod runs;
 mod tool_calls;
 
 use crate::error::ApiError;
@@ -27,7 +29,14 @@ pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/api/conversations", get(conversations::list))
         .route("/api/turns", get(conversations::turns).post(conversations::ask))
+        .route("/api/turns/rerun", post(conversations::rerun))
+        .route("/api/conversations/rename", post(conversations::rename))
+        .route("/api/conversations/delete", post(conversations::delete))
+        .route("/api/runs/resume", post(runs::resume))
+        .route("/api/runs/stop", post(runs::stop_run))
+        .route("/api/runs/events", get(runs::events))
         .route("/api/agent", post(agent::run))
+        .route("/api/agui", post(agui::run))
         .route("/api/tool-calls", get(tool_calls::list))
         .route("/api/devices", get(devices::list))
         .route(TICKET_PATH, post(devices::ticket))

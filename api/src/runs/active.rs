@@ -2,8 +2,7 @@
 
 use devmind_domain::conversation::RunCancelReason;
 use devmind_domain::ids::RunId;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 /// Why a run must stop.
@@ -42,29 +41,48 @@ impl StopSignal {
     }
 }
 
-/// The runs under way in this process.
+/// The runs under way in this process. A run can be entered more than once: a second claim of it is
+/// under way until it is refused.
 #[derive(Clone, Debug, Default)]
 pub struct ActiveRuns {
-    signals: Arc<Mutex<HashMap<RunId, StopSignal>>>,
+    entries: Arc<Mutex<Vec<Entry>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    run_id: RunId,
+    signal: StopSignal,
+    ended: CancellationToken,
 }
 
 impl ActiveRuns {
     /// Enters a run; it leaves when the guard is dropped.
     pub fn enter(&self, run_id: &RunId) -> ActiveRun {
-        let signal = StopSignal::default();
-        self.lock().insert(run_id.clone(), signal.clone());
-        ActiveRun { runs: self.clone(), run_id: run_id.clone(), signal }
+        let (signal, ended) = (StopSignal::default(), CancellationToken::new());
+        self.lock().push(Entry { run_id: run_id.clone(), signal: signal.clone(), ended: ended.clone() });
+        ActiveRun { runs: self.clone(), signal, ended }
+    }
+
+    /// Stops a run that is under way in this process, and waits until it has left.
+    pub async fn stop(&self, run_id: &RunId, reason: StopReason) {
+        let own: Vec<Entry> = self.lock().iter().filter(|entry| entry.run_id == *run_id).cloned().collect();
+        for entry in &own {
+            entry.signal.stop(reason);
+        }
+        for entry in own {
+            entry.ended.cancelled().await;
+        }
     }
 
     /// Stops every run.
     pub fn stop_all(&self, reason: StopReason) {
-        for signal in self.lock().values() {
-            signal.stop(reason);
+        for entry in self.lock().iter() {
+            entry.signal.stop(reason);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, StopSignal>> {
-        self.signals.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -72,13 +90,38 @@ impl ActiveRuns {
 #[derive(Debug)]
 pub struct ActiveRun {
     runs: ActiveRuns,
-    run_id: RunId,
     /// How it is told to stop.
     pub signal: StopSignal,
+    ended: CancellationToken,
 }
 
 impl Drop for ActiveRun {
     fn drop(&mut self) {
-        self.runs.lock().remove(&self.run_id);
+        self.runs.lock().retain(|entry| !Arc::ptr_eq(&entry.signal.reason, &self.signal.reason));
+        self.ended.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn stopping_a_run_reaches_it_also_while_a_second_claim_of_it_comes_and_goes() {
+        let runs = ActiveRuns::default();
+        let first = runs.enter(&"r".into());
+        drop(runs.enter(&"r".into()));
+        let signal = first.signal.clone();
+        let task = tokio::spawn(async move {
+            let reason = first.signal.stopped().await;
+            drop(first);
+            reason
+        });
+        let reason = StopReason::Cancelled(RunCancelReason::Stopped);
+        runs.stop(&"r".into(), reason).await;
+        assert_eq!(task.await.expect("ended"), reason);
+        signal.stop(StopReason::ShuttingDown);
+        assert_eq!(signal.reason(), Some(reason), "the first reason counts");
+        assert!(runs.lock().is_empty());
     }
 }

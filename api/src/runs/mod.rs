@@ -3,13 +3,16 @@
 mod active;
 mod claim;
 mod execution;
+pub mod expiry;
 mod interrupt;
 mod model_round;
 pub mod prepare;
 pub mod recover;
+pub mod replay;
 mod settle;
 mod sink;
+pub mod stop;
 mod tools;
 
 pub use active::{ActiveRuns, StopReason, StopSignal};
-pub use claim::claim_and_start;
+pub use claim::{claim_and_start, start};

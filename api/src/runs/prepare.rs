@@ -1,34 +1,18 @@
-//! Preparing a turn: append the question and a queued run, once for each idempotency key.
+//! Preparing: append what a person wants — a question, an edit, an answer to an approval — and a
+//! queued run, once for each idempotency key.
 
 use crate::error::{ApiError, ApiResult};
-use crate::ids::new_id;
+use crate::ids::{new_id, now};
 use crate::state::App;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::hash_json;
-use devmind_domain::conversation::{
-    Ask, Conversation, ConversationCommand, ConversationEvent, RunPrepared, TurnPrepared,
-};
+use devmind_domain::conversation::*;
 use devmind_domain::event::{Actor, DomainEvent, RecordedEvent};
 use devmind_domain::ids::*;
 use devmind_ledger::{AppendError, ExecuteError, Idempotency, execute};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
-
-/// A question, validated.
-#[derive(Clone, Debug)]
-pub struct Question {
-    /// Who asks.
-    pub user_id: UserId,
-    /// The question.
-    pub content: String,
-    /// The conversation; absent: a new one.
-    pub conversation_id: Option<ConversationId>,
-    /// The device whose tools may be used.
-    pub device_id: Option<DeviceId>,
-    /// The client's key.
-    pub idempotency_key: String,
-}
 
 /// What the client needs for the second step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,79 +21,201 @@ pub struct Prepared {
     pub conversation_id: ConversationId,
     /// The turn.
     pub turn_id: TurnId,
-    /// The run to claim.
-    pub run_id: RunId,
+    /// The run to claim; absent while other approvals of the turn wait for their answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
     /// The question's message.
     pub user_message_id: MessageId,
     /// What the run continues.
     pub kind: &'static str,
+    /// Approvals of the turn that wait for their answers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub open_interrupts: Vec<InterruptId>,
+}
+
+/// A question, validated.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// The question.
+    pub content: String,
+    /// The conversation; absent: a new one.
+    pub conversation_id: Option<ConversationId>,
+    /// Whether that conversation must exist already.
+    pub must_exist: bool,
+    /// The device whose tools may be used.
+    pub device_id: Option<DeviceId>,
 }
 
 /// Prepares a turn. The same key and the same request give the first reply again, for ever.
 ///
 /// # Errors
 /// What the conversation refuses with, and `IDEMPOTENCY_CONFLICT` for a key of another request.
-pub async fn prepare_turn(app: &App, question: Question) -> ApiResult<Prepared> {
-    let request_hash = hash_json(&json!({
+pub async fn prepare_turn(app: &App, user_id: &UserId, key: String, question: Question) -> ApiResult<Prepared> {
+    let request = json!({
         "route": "POST /api/turns",
         "content": question.content,
         "conversation_id": question.conversation_id,
         "device_id": question.device_id,
-    }));
-    let scope = question.user_id.to_string();
-    // Looked up before the conversation decides: by now the first reply's run may be running, which
-    // would refuse a repetition that must be answered.
-    if let Some((hash, events)) = app.ledger.reader().idempotent(&scope, &question.idempotency_key).await? {
-        return replayed(hash == request_hash, &events);
-    }
-    let conversation_id = question.conversation_id.clone().unwrap_or_else(|| new_id().into());
-    let ask = Ask {
-        user_id: question.user_id.clone(),
-        existing: question.conversation_id.is_some(),
+    });
+    let conversation_id = question.conversation_id.unwrap_or_else(|| new_id().into());
+    let ask = ConversationCommand::Ask(Ask {
+        user_id: user_id.clone(),
+        existing: question.must_exist,
         turn_id: new_id().into(),
         message_id: new_id().into(),
         run_id: new_id().into(),
         graph_thread_id: new_id().into(),
         content: question.content,
         device_id: question.device_id,
-    };
-    let mut metadata = app.metadata(Actor::user(&question.user_id)).conversation(&conversation_id).run(&ask.run_id);
-    metadata.idempotency_key = Some(question.idempotency_key.clone());
-    metadata.request_hash = Some(request_hash.clone());
-    let idempotency = Idempotency { scope, key: question.idempotency_key, request_hash };
-    let command = ConversationCommand::Ask(ask);
-    match execute::<Conversation>(&app.ledger, conversation_id.as_str(), &metadata, command, Some(idempotency)).await {
-        Ok(done) => reply(&done.events),
-        Err(ExecuteError::Append(AppendError::KeySeen { same_request, events })) => replayed(same_request, &events),
-        Err(error) => Err(error.into()),
+    });
+    Preparation { app, user_id, key, request: &request }.carry_out(&conversation_id, ask).await
+}
+
+/// Prepares the latest turn anew, with an edited question or the same.
+///
+/// # Errors
+/// `TURN_NOT_LATEST`, `RUN_IN_PROGRESS` and the like; `IDEMPOTENCY_CONFLICT`.
+pub async fn prepare_rerun(
+    app: &App,
+    user_id: &UserId,
+    key: String,
+    turn_id: TurnId,
+    content: Option<String>,
+) -> ApiResult<Prepared> {
+    app.caught_up(&["conversation"]).await?;
+    let conversation_id = app.views.conversation_of_turn(&turn_id).await?;
+    let conversation_id = conversation_id.ok_or_else(|| ApiError::of(ErrorCode::TurnNotFound))?;
+    let request = json!({ "route": "POST /api/turns/rerun", "turn_id": turn_id, "content": content });
+    let rerun = ConversationCommand::Rerun(Rerun {
+        user_id: user_id.clone(),
+        turn_id,
+        content,
+        message_id: new_id().into(),
+        run_id: new_id().into(),
+        graph_thread_id: new_id().into(),
+    });
+    Preparation { app, user_id, key, request: &request }.carry_out(&conversation_id, rerun).await
+}
+
+/// Records answers to approvals; the last one prepares the run that goes on.
+///
+/// # Errors
+/// `INTERRUPT_ALREADY_RESOLVED` for the opposite answer, also under the same key.
+pub async fn prepare_resume(
+    app: &App,
+    user_id: &UserId,
+    key: String,
+    decisions: Vec<(InterruptId, bool)>,
+) -> ApiResult<Prepared> {
+    app.caught_up(&["conversation"]).await?;
+    let mut conversation_id: Option<ConversationId> = None;
+    for (interrupt_id, _) in &decisions {
+        let own = app.views.conversation_of_interrupt(interrupt_id).await?;
+        let own = own.ok_or_else(|| ApiError::of(ErrorCode::InterruptNotFound))?;
+        if conversation_id.get_or_insert_with(|| own.clone()) != &own {
+            return Err(ApiError::field("decisions", "must be about one conversation"));
+        }
+    }
+    let conversation_id = conversation_id.ok_or_else(|| ApiError::field("decisions", "must not be empty"))?;
+    let request = json!({ "route": "POST /api/runs/resume", "decisions": decisions });
+    let answer = ConversationCommand::Answer(Answer {
+        user_id: user_id.clone(),
+        decisions,
+        now: now(),
+        run_id: new_id().into(),
+    });
+    let preparation = Preparation { app, user_id, key, request: &request };
+    match preparation.carry_out(&conversation_id, answer.clone()).await {
+        // The key of an approval is made from its id, so another request under it is another answer:
+        // the conversation says what is wrong with it.
+        Err(error) if error.code == ErrorCode::IdempotencyConflict => {
+            let metadata = app.metadata(Actor::user(user_id)).conversation(&conversation_id);
+            execute::<Conversation>(&app.ledger, conversation_id.as_str(), &metadata, answer, None).await?;
+            Err(error)
+        }
+        done => done,
     }
 }
 
-fn replayed(same_request: bool, events: &[Arc<RecordedEvent>]) -> ApiResult<Prepared> {
-    if same_request { reply(events) } else { Err(ApiError::of(ErrorCode::IdempotencyConflict)) }
+/// One request that prepares something.
+struct Preparation<'a> {
+    app: &'a App,
+    user_id: &'a UserId,
+    key: String,
+    request: &'a Value,
+}
+
+impl Preparation<'_> {
+    async fn carry_out(self, conversation_id: &ConversationId, command: ConversationCommand) -> ApiResult<Prepared> {
+        let Self { app, user_id, key, request } = self;
+        let request_hash = hash_json(request);
+        let mut metadata = app.metadata(Actor::user(user_id)).conversation(conversation_id);
+        if let Some(run_id) = run_id_of(&command) {
+            metadata = metadata.run(run_id);
+        }
+        metadata.idempotency_key = Some(key.clone());
+        metadata.request_hash = Some(request_hash.clone());
+        let idempotency = Idempotency { scope: user_id.to_string(), key, request_hash };
+        let done =
+            execute::<Conversation>(&app.ledger, conversation_id.as_str(), &metadata, command, Some(idempotency));
+        let events = match done.await {
+            Ok(done) => done.events,
+            Err(ExecuteError::Append(AppendError::KeySeen { same_request: true, events })) => events,
+            Err(ExecuteError::Append(AppendError::KeySeen { same_request: false, .. })) => {
+                return Err(ApiError::of(ErrorCode::IdempotencyConflict));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        reply(app, conversation_id, &events).await
+    }
+}
+
+fn run_id_of(command: &ConversationCommand) -> Option<&RunId> {
+    match command {
+        ConversationCommand::Ask(ask) => Some(&ask.run_id),
+        ConversationCommand::Rerun(rerun) => Some(&rerun.run_id),
+        ConversationCommand::Answer(answer) => Some(&answer.run_id),
+        _ => None,
+    }
 }
 
 /// The reply is a function of what was appended, so that it is the same whenever it is given.
-fn reply(events: &[Arc<RecordedEvent>]) -> ApiResult<Prepared> {
-    let (mut turn, mut run): (Option<TurnPrepared>, Option<RunPrepared>) = (None, None);
-    let mut conversation_id = None;
+async fn reply(app: &App, conversation_id: &ConversationId, events: &[Arc<RecordedEvent>]) -> ApiResult<Prepared> {
+    // Where the first request made a new conversation, a repetition carries another id.
+    let conversation_id =
+        events.first().map_or_else(|| conversation_id.clone(), |event| event.stream.aggregate_id.as_str().into());
+    let (mut message_id, mut run) = (None, None);
     for event in events {
-        conversation_id.get_or_insert_with(|| event.stream.aggregate_id.as_str().into());
         match event.decode() {
-            Ok(DomainEvent::Conversation(ConversationEvent::TurnPrepared(e))) => turn = Some(e),
+            Ok(DomainEvent::Conversation(ConversationEvent::TurnPrepared(e))) => message_id = Some(e.message_id),
+            Ok(DomainEvent::Conversation(ConversationEvent::TurnRerunPrepared(e))) => message_id = Some(e.message_id),
             Ok(DomainEvent::Conversation(ConversationEvent::RunPrepared(e))) => run = Some(e),
             Ok(_) => {}
             Err(error) => return Err(ApiError::internal(ErrorCode::Internal, &error)),
         }
     }
-    match (conversation_id, turn, run) {
-        (Some(conversation_id), Some(turn), Some(run)) => Ok(Prepared {
+    if let (Some(user_message_id), Some(run)) = (&message_id, &run) {
+        return Ok(Prepared {
             conversation_id,
-            turn_id: turn.turn_id,
-            run_id: run.run_id,
-            user_message_id: turn.message_id,
+            turn_id: run.turn_id.clone(),
+            run_id: Some(run.run_id.clone()),
+            user_message_id: user_message_id.clone(),
             kind: run.kind.as_str(),
-        }),
-        _ => Err(ApiError::internal(ErrorCode::Internal, &"a prepared turn without its events")),
+            open_interrupts: Vec::new(),
+        });
     }
+    // An answer to an approval: the question is the turn's, the run may have to wait for others.
+    let (conversation, _) = devmind_ledger::load::<Conversation>(app.ledger.reader(), conversation_id.as_str()).await?;
+    let turn = conversation.latest.ok_or_else(|| ApiError::of(ErrorCode::InterruptNotFound))?;
+    let resumed = run.map(|run| run.run_id);
+    let active = turn.run.as_ref().filter(|run| run.kind == RunKind::Resume).map(|run| run.run_id.clone());
+    let open_interrupts: Vec<_> = turn.open_interrupts().map(|open| open.interrupt_id.clone()).collect();
+    Ok(Prepared {
+        conversation_id,
+        turn_id: turn.turn_id.clone(),
+        run_id: resumed.or(active.filter(|_| open_interrupts.is_empty())),
+        user_message_id: turn.message_id.clone(),
+        kind: RunKind::Resume.as_str(),
+        open_interrupts,
+    })
 }

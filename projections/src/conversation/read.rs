@@ -4,6 +4,7 @@ use super::rows::*;
 use crate::error::ViewError;
 use crate::row::Columns;
 use crate::views::Views;
+use devmind_domain::Timestamp;
 use devmind_domain::agent::{HistoryTurn, TurnEnd};
 use devmind_domain::ids::*;
 use devmind_domain::limits::MAX_LISTED_CONVERSATIONS;
@@ -17,7 +18,7 @@ pub const MAX_LISTED_RUNS: u32 = 1_000;
 
 /// The columns of a [`RunRow`].
 const RUN: &str = "SELECT r.run_id, r.conversation_id, r.turn_id, t.sequence_no, c.user_id, r.graph_thread_id, r.kind, \
-     r.status, r.device_id, r.user_message_id, m.content, c.title, r.node_id, r.epoch FROM runs r \
+     r.status, r.parent_run_id, r.device_id, r.user_message_id, m.content, c.title, r.node_id, r.epoch FROM runs r \
      JOIN turns t ON t.turn_id = r.turn_id JOIN conversations c ON c.conversation_id = r.conversation_id \
      JOIN messages m ON m.message_id = r.user_message_id";
 
@@ -132,6 +133,57 @@ impl Views {
             .collect()
     }
 
+    /// The conversation of a turn; nothing for one that does not exist.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn conversation_of_turn(&self, turn: &TurnId) -> Result<Option<ConversationId>, ViewError> {
+        self.conversation_id("SELECT conversation_id FROM turns WHERE turn_id = $1", turn.as_str()).await
+    }
+
+    /// The conversation of an interrupt; nothing for one that does not exist.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn conversation_of_interrupt(&self, id: &InterruptId) -> Result<Option<ConversationId>, ViewError> {
+        self.conversation_id("SELECT conversation_id FROM interrupts WHERE interrupt_id = $1", id.as_str()).await
+    }
+
+    /// The run that an interrupt paused; nothing for one that does not exist.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn run_of_interrupt(&self, id: &InterruptId) -> Result<Option<RunRow>, ViewError> {
+        let sql = format!("{RUN} JOIN interrupts i ON i.run_id = r.run_id WHERE i.interrupt_id = $1");
+        let row = sqlx::query(&sql).bind(id.as_str()).fetch_optional(self.read_pool()).await?;
+        row.as_ref().map(run_row).transpose()
+    }
+
+    async fn conversation_id(&self, sql: &'static str, id: &str) -> Result<Option<ConversationId>, ViewError> {
+        let found: Option<String> = sqlx::query_scalar(sql).bind(id).fetch_optional(self.read_pool()).await?;
+        Ok(found.map(ConversationId::from))
+    }
+
+    /// Conversations with open interrupts whose time is over, longest first, at most
+    /// [`MAX_LISTED_CONVERSATIONS`].
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn conversations_with_overdue_interrupts(
+        &self,
+        now: Timestamp,
+    ) -> Result<Vec<ConversationId>, ViewError> {
+        let found: Vec<String> = sqlx::query_scalar(
+            "SELECT conversation_id FROM interrupts WHERE status = 'open' AND expires_at <= $1 \
+             GROUP BY conversation_id ORDER BY MIN(expires_at) LIMIT $2",
+        )
+        .bind(now.as_micros())
+        .bind(MAX_LISTED_CONVERSATIONS)
+        .fetch_all(self.read_pool())
+        .await?;
+        Ok(found.into_iter().map(ConversationId::from).collect())
+    }
+
     /// A run with what is needed to execute it.
     ///
     /// # Errors
@@ -229,6 +281,7 @@ fn run_row(row: &SqliteRow) -> Result<RunRow, ViewError> {
         user_id: row.text("user_id")?,
         graph_thread_id: row.text("graph_thread_id")?,
         kind: row.text("kind")?,
+        parent_run_id: row.maybe_text("parent_run_id")?,
         status: row.text("status")?,
         device_id: row.maybe_text("device_id")?,
         user_message_id: row.text("user_message_id")?,

@@ -110,6 +110,8 @@ pub struct RunRow {
     pub graph_thread_id: ThreadId,
     /// `normal`, `resume` or `retry`.
     pub kind: String,
+    /// The run it continues or replaces.
+    pub parent_run_id: Option<RunId>,
     /// `queued`, `running`, `interrupted`, `succeeded`, `failed` or `cancelled`.
     pub status: String,
     /// The device whose tools it may use.

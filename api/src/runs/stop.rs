@@ -1,0 +1,50 @@
+//! Stopping a run, wherever it is.
+//!
+//! A run that nobody executes is ended by an append; one that a task of this process executes is told,
+//! and its own end is awaited. Between the two there is a race (a claim that is just being made), so
+//! both are tried in turn until the log says that the run has ended.
+
+use super::StopReason;
+use crate::error::{ApiError, ApiResult};
+use crate::state::App;
+use devmind_domain::ErrorCode;
+use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError, RunCancelReason};
+use devmind_domain::event::Actor;
+use devmind_domain::ids::UserId;
+use devmind_ledger::{ExecuteError, execute};
+use devmind_projections::RunRow;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// A run that was told to stop must end within this time.
+const END_WITHIN: Duration = Duration::from_secs(10);
+/// Turns of telling and appending before giving up.
+const MAX_TRIES: usize = 8;
+
+/// Stops the run; returns the status it has ended with.
+///
+/// # Errors
+/// `RUN_IN_PROGRESS` when it is executed elsewhere and does not end in time.
+pub async fn stop(app: &App, user_id: &UserId, run: &RunRow) -> ApiResult<String> {
+    let reason = StopReason::Cancelled(RunCancelReason::Stopped);
+    let metadata = app.metadata(Actor::user(user_id)).conversation(&run.conversation_id).run(&run.run_id);
+    for _ in 0..MAX_TRIES {
+        if timeout(END_WITHIN, app.runs.stop(&run.run_id, reason)).await.is_err() {
+            break;
+        }
+        let command = ConversationCommand::Stop { user_id: user_id.clone(), run_id: run.run_id.clone() };
+        match execute::<Conversation>(&app.ledger, run.conversation_id.as_str(), &metadata, command, None).await {
+            Ok(_) => return ended_as(app, run).await,
+            // Claimed in this very moment: its task is there now and can be told.
+            Err(ExecuteError::Refused(ConversationError::RunExecuting)) => tokio::task::yield_now().await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(ApiError::new(ErrorCode::RunInProgress, "the run is executed elsewhere and did not end in time"))
+}
+
+async fn ended_as(app: &App, run: &RunRow) -> ApiResult<String> {
+    app.caught_up(&["conversation"]).await?;
+    let now = app.views.find_run(&run.run_id).await?;
+    Ok(now.map_or_else(|| run.status.clone(), |run| run.status))
+}
