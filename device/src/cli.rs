@@ -50,11 +50,11 @@ pub fn main(tools: Vec<Arc<dyn LocalTool>>) -> ExitCode {
 async fn run(args: &Args, tools: Vec<Arc<dyn LocalTool>>) -> Result<(), DeviceError> {
     let mut options = args.options()?;
     options.tools = tools;
-    let server = options.server.clone();
+    let connected = format!("connected as {} to {}", options.identity, options.server);
     let device = Device::open(options, args.confirm()).await?;
     eprintln!("device {}, workspace {}", device.device_id(), device.workspace().display());
     let cancel = stop_on_signals()?;
-    let lines = tokio::spawn(tell(device.status(), server));
+    let lines = tokio::spawn(tell(device.status(), connected));
     let ended = device.run(cancel).await;
     // The device has dropped the status: the lines end.
     let _ = lines.await;
@@ -85,11 +85,11 @@ fn stop_on_signals() -> Result<CancellationToken, DeviceError> {
 }
 
 /// One line per change of the connection.
-async fn tell(mut status: watch::Receiver<ConnectionStatus>, server: String) {
+async fn tell(mut status: watch::Receiver<ConnectionStatus>, connected: String) {
     loop {
         let line = match &*status.borrow_and_update() {
             ConnectionStatus::Connecting => None,
-            ConnectionStatus::Online { .. } => Some(format!("connected to {server}")),
+            ConnectionStatus::Online { .. } => Some(connected.clone()),
             ConnectionStatus::Offline { reason, retry_in } => {
                 Some(format!("lost: {reason}; trying again in {:.1} s", retry_in.as_secs_f64()))
             }

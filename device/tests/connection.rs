@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{FakeServer, read_request};
+use support::{Connection, FakeServer, read_request};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -43,7 +43,9 @@ impl Running {
         Self { device_id, status, cancel, task }
     }
 
-    async fn stop(self) {
+    /// Stops the device, which need not wait for a server that has gone.
+    async fn stop(self, connection: Connection) {
+        drop(connection);
         self.cancel.cancel();
         self.task.await.unwrap().unwrap();
     }
@@ -86,7 +88,7 @@ async fn a_device_registers_offers_its_tools_and_answers_a_call() {
     let again = connection.next().await;
     assert_eq!(again["output"], result["output"]);
     assert_eq!(again["executed_attempt_no"], 1, "it ran once, for the first attempt");
-    device.stop().await;
+    device.stop(connection).await;
 }
 
 #[tokio::test]
@@ -103,8 +105,7 @@ async fn a_result_is_sent_again_until_it_is_acknowledged_and_then_no_more() {
     assert_eq!(connection.ticket, "ticket-2", "a fresh ticket each time");
     let second = connection.next_of("tool.call.result").await;
     assert_eq!(second["output"], first["output"]);
-    drop(connection);
-    device.stop().await;
+    device.stop(connection).await;
 
     // Also by the next start of the program.
     let device = Running::start(folder.path(), &server.url).await;
@@ -121,7 +122,7 @@ async fn a_result_is_sent_again_until_it_is_acknowledged_and_then_no_more() {
     let next = connection.next_of("tool.call.result").await;
     assert_eq!(next["tool_call_id"], "other", "what was acknowledged is not sent again");
     assert_eq!((&next["status"], &next["error"]["code"]), (&json!("rejected"), &json!("PATH_NOT_FOUND")));
-    device.stop().await;
+    device.stop(connection).await;
 }
 
 #[tokio::test]
@@ -150,7 +151,7 @@ async fn at_most_eight_results_are_in_flight_in_the_order_of_settling() {
         assert_eq!(connection.next().await["tool_call_id"], format!("call {n}"));
     }
     assert_eq!(connection.next().await["tool_call_id"], ninth);
-    device.stop().await;
+    device.stop(connection).await;
 }
 
 #[tokio::test]
@@ -173,7 +174,7 @@ async fn a_result_goes_only_to_the_server_and_user_that_asked() {
     }
     let mut connection = server.registered().await;
     assert_eq!(connection.next_of("tool.call.result").await["tool_call_id"], "call");
-    device.stop().await;
+    device.stop(connection).await;
 }
 
 #[tokio::test]
@@ -196,7 +197,7 @@ async fn a_result_that_the_server_never_takes_is_parked() {
     connection.close(1012, "restart").await;
     let mut connection = server.registered().await;
     assert_eq!(connection.next_of("tool.call.result").await["tool_call_id"], "later");
-    device.stop().await;
+    device.stop(connection).await;
 }
 
 #[tokio::test]
@@ -214,7 +215,7 @@ async fn an_output_too_large_for_this_server_goes_without_it() {
     let without = connection.next_of("tool.call.result").await;
     assert_eq!((&without["status"], &without["output_discarded"]), (&json!("succeeded"), &json!(true)));
     assert_eq!((&without["output"], &without["output_sha256"]), (&Value::Null, &whole["output_sha256"]));
-    device.stop().await;
+    device.stop(connection).await;
 }
 
 #[tokio::test]
@@ -233,7 +234,7 @@ async fn a_frame_of_an_unknown_kind_is_protested_and_the_connection_goes_on() {
     connection.send(json!({ "type": "heartbeat", "time": "2026-01-01T00:00:00.000000Z", "new_field": 1 })).await;
     connection.send(read_request(&device.device_id, "call", 1, "README.md")).await;
     assert_eq!(connection.next_of("tool.call.result").await["status"], "succeeded");
-    device.stop().await;
+    device.stop(connection).await;
 }
 
 #[tokio::test]
@@ -289,8 +290,8 @@ async fn a_server_that_gives_no_ticket_is_asked_again_or_not_by_what_it_says() {
     let offline = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Offline { reason, .. } if reason.contains("starting"));
     device.status.wait_for(offline).await.unwrap();
     server.refuse_tickets(None);
-    server.registered().await;
-    device.stop().await;
+    let connection = server.registered().await;
+    device.stop(connection).await;
 }
 
 #[tokio::test]
@@ -310,5 +311,5 @@ async fn a_stopping_device_sends_what_it_has_says_good_bye_and_frees_its_folder(
     let mut connection = server.registered().await;
     connection.send(json!({ "type": "nonsense" })).await;
     assert_eq!(connection.next().await["type"], "protocol.error");
-    device.stop().await;
+    device.stop(connection).await;
 }

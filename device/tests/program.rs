@@ -125,7 +125,7 @@ async fn sigterm_stops_the_program_in_order() {
     let ended = device.wait_with_output().await.unwrap();
     assert_eq!(ended.status.code(), Some(0));
     let told = String::from_utf8(ended.stderr).unwrap();
-    assert!(told.contains("connected to") && told.contains("stopping"), "{told}");
+    assert!(told.contains("connected as") && told.contains("stopping"), "{told}");
     assert!(!told.contains("ticket-1"), "a ticket was printed");
 }
 

@@ -89,6 +89,7 @@ impl LedgerError {
 }
 
 // https://www.sqlite.org/rescode.html
+pub(crate) const SQLITE_IOERR: u32 = 10;
 pub(crate) const SQLITE_CORRUPT: u32 = 11;
 pub(crate) const SQLITE_NOTADB: u32 = 26;
 

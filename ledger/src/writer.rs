@@ -10,7 +10,7 @@ mod plan;
 mod reply;
 
 use crate::append::{Appended, Head};
-use crate::error::{AppendError, LedgerError, primary_result_code};
+use crate::error::{AppendError, LedgerError, SQLITE_IOERR, primary_result_code};
 use crate::limits::{CLOSE_WAIT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS};
 use crate::reader::Live;
 use crate::ring::Ring;
@@ -200,6 +200,11 @@ impl Writer {
         };
         match stored {
             Ok(true) => self.answer(batch, plan, head),
+            // The frames of a commit whose flush failed may lie in the write-ahead log all the same,
+            // and be found there after a crash.
+            Ok(false) if speaks_of_the_disk(&error) => {
+                refuse(batch, &AppendError::InDoubt(format!("{error}; it may come back after a crash")));
+            }
             Ok(false) => {
                 let error = LedgerError::from_sqlx(self.store.file(), "commit", &error);
                 refuse(batch, &AppendError::Storage(error));
@@ -225,6 +230,10 @@ fn slice(events: &[Arc<RecordedEvent>], range: std::ops::Range<usize>) -> Vec<Ar
 fn speaks_of_data(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Encode(_))
         || primary_result_code(error).is_some_and(|code| DATA_ERRORS.contains(&code))
+}
+
+fn speaks_of_the_disk(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(_)) || primary_result_code(error) == Some(SQLITE_IOERR)
 }
 
 fn now() -> Timestamp {

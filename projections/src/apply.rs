@@ -6,7 +6,8 @@
 use crate::change::{Change, int};
 use crate::projection::Projection;
 use crate::row::Columns;
-use devmind_domain::event::{AggregateType, DecodeError, RecordedEvent};
+use devmind_domain::canonical::hash_json;
+use devmind_domain::event::{AggregateType, DecodeError, DomainEvent, RecordedEvent};
 use serde::Serialize;
 use sqlx::{Connection, SqliteConnection, SqlitePool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -207,6 +208,12 @@ async fn save(
     Ok(())
 }
 
+/// A hash of every event type and version that this program can read.
+pub(crate) fn known_types() -> String {
+    let types: Vec<_> = DomainEvent::all_types();
+    hash_json(&types.iter().map(|(kind, name, version)| (kind.as_str(), name, version)).collect::<Vec<_>>())
+}
+
 /// Empties a projection: it begins again before the first event.
 pub(crate) async fn reset(connection: &mut SqliteConnection, projection: &dyn Projection) -> Result<(), sqlx::Error> {
     for table in projection.tables() {
@@ -214,12 +221,14 @@ pub(crate) async fn reset(connection: &mut SqliteConnection, projection: &dyn Pr
         sqlx::query(&format!("DELETE FROM {table}")).execute(&mut *connection).await?;
     }
     sqlx::query(
-        "INSERT INTO projection_position (name, version, position, skipped_unknown) VALUES ($1, $2, 0, 0) \
-         ON CONFLICT (name) DO UPDATE SET version = excluded.version, position = 0, leaf_hash = NULL, \
-         failed_position = NULL, failed_reason = NULL, skipped_unknown = 0",
+        "INSERT INTO projection_position (name, version, position, skipped_unknown, known_types) \
+         VALUES ($1, $2, 0, 0, $3) ON CONFLICT (name) DO UPDATE SET version = excluded.version, position = 0, \
+         leaf_hash = NULL, failed_position = NULL, failed_reason = NULL, skipped_unknown = 0, \
+         known_types = excluded.known_types",
     )
     .bind(projection.name())
     .bind(projection.version())
+    .bind(known_types())
     .execute(connection)
     .await?;
     Ok(())

@@ -3,7 +3,7 @@
 //! Views are disposable. A file that is damaged, newer than this program, or made from another log
 //! is set aside or emptied with a warning, and the runner fills it again from the log.
 
-use crate::apply::{reset, result_code};
+use crate::apply::{known_types, reset, result_code};
 use crate::error::ViewError;
 use crate::projection::Projection;
 use crate::row::Columns;
@@ -97,9 +97,14 @@ impl Store {
         Ok(Self { write: pool.clone(), read: pool })
     }
 
-    /// Closes all connections; the last one folds the write-ahead log into the file.
+    /// Closes all connections, with the write-ahead log folded into the file.
     pub async fn close(&self) {
         self.read.close().await;
+        // SQLite folds when the last connection closes, but not when that one can only read. Where it
+        // cannot be done now, the next start does it.
+        if let Err(error) = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&self.write).await {
+            tracing::debug!(error = %error, "the views' write-ahead log was not folded into the file");
+        }
         self.write.close().await;
     }
 }
@@ -218,6 +223,11 @@ async fn settle(pool: &SqlitePool, ledger: &LedgerReader, projections: &Projecti
             reset(&mut transaction, *projection).await?;
         }
     }
+    // From here on it is this program that skips what it does not know.
+    sqlx::query("UPDATE projection_position SET known_types = $1")
+        .bind(known_types())
+        .execute(&mut *transaction)
+        .await?;
     transaction.commit().await?;
     Ok(())
 }
@@ -228,7 +238,7 @@ async fn unusable(
     ledger: &LedgerReader,
     projection: &dyn Projection,
 ) -> Result<Option<String>, ViewError> {
-    let row = sqlx::query("SELECT version, position, leaf_hash FROM projection_position WHERE name = $1")
+    let row = sqlx::query("SELECT * FROM projection_position WHERE name = $1")
         .bind(projection.name())
         .fetch_optional(connection)
         .await?;
@@ -239,6 +249,9 @@ async fn unusable(
     let (version, position) = (row.small("version")?, row.count("position")?);
     if version != projection.version() {
         return Ok(Some(format!("they are of version {version}, this program has {}", projection.version())));
+    }
+    if row.count("skipped_unknown")? > 0 && row.text::<String>("known_types")? != known_types() {
+        return Ok(Some("they lack events that another program did not know".to_owned()));
     }
     if position == 0 {
         return Ok(None);

@@ -4,17 +4,17 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
-// mod agui_peer;
+mod agui_peer;
 mod asking;
 mod bad_requests;
-// mod bad_start;
+mod bad_start;
 mod context;
-// mod crates;
-// mod demo;
+mod crates;
+mod demo;
 mod disconnects;
-// mod killed;
+mod killed;
 mod model_failures;
-// mod operator;
+mod operator;
 mod reports;
 mod restart;
 mod sockets;
@@ -22,4 +22,4 @@ mod stopping;
 mod story;
 mod tickets;
 mod tool_calls;
-// mod two_processes;
+mod two_processes;

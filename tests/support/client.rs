@@ -150,6 +150,13 @@ impl Client {
         }
     }
 
+    /// The first step at a server that may die: its reply, or `None` where none came.
+    pub async fn try_ask(&self, question: &Question) -> Option<Value> {
+        let request = self.http.post(format!("{}/api/turns", self.base)).json(question.body());
+        let answer = within_deadline("an answer or none", self.identified(request).send()).await.ok()?;
+        answer.error_for_status().ok()?.json().await.ok()
+    }
+
     /// The second step: the whole stream, whose order is checked.
     pub async fn run(&self, asked: &Asked) -> Vec<Value> {
         self.stream(asked).await.rest().await

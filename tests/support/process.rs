@@ -175,12 +175,18 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// On a free port, over an empty folder.
     pub async fn start(environment: &[(&str, &str)]) -> Self {
-        Self::open(Data::new(), "127.0.0.1:0".to_owned(), environment).await
+        Self::start_with(&[], environment).await
     }
 
-    async fn open(data: Data, listen: String, environment: &[(&str, &str)]) -> Self {
+    /// The same with more arguments.
+    pub async fn start_with(more: &[&str], environment: &[(&str, &str)]) -> Self {
+        Self::open(Data::new(), "127.0.0.1:0", more, environment).await
+    }
+
+    async fn open(data: Data, listen: &str, more: &[&str], environment: &[(&str, &str)]) -> Self {
         let folder = data.path().to_str().expect("a plain path").to_owned();
-        let mut process = Process::start("devmind", &["--listen", &listen, "--data", &folder], environment);
+        let arguments = [&["--listen", listen, "--data", &folder], more].concat();
+        let mut process = Process::start("devmind", &arguments, environment);
         let line = process.line("listening on http://").await;
         let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
         Self { data, address: address.unwrap_or_else(|| panic!("no address in {line:?}")), process: Some(process) }
@@ -240,7 +246,7 @@ pub struct KilledServer {
 impl KilledServer {
     /// Starts it again over the same files, at the same address.
     pub async fn start(self) -> ServerProcess {
-        ServerProcess::open(self.data, self.address.to_string(), &[]).await
+        ServerProcess::open(self.data, &self.address.to_string(), &[], &[]).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! The checks that need nothing but the request: 1, 2, 3 and the look at a known row.
 
 use super::Stop;
-use crate::journal::{Row, Settlement};
+use crate::journal::{Owner, Row, Settlement};
 use crate::tools::{LocalTool, ToolFailure};
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::{call_hash, canonical_json};
@@ -18,9 +18,10 @@ pub(super) fn is_mine(device_id: &DeviceId, request: &CallRequest) -> Result<(),
     if request.device_id == *device_id { Ok(()) } else { Err(ErrorCode::DeviceMismatch) }
 }
 
-/// What a call that the journal knows gets: its stored result, or a conflict.
-pub(super) fn repeat(row: Row, request: &CallRequest) -> Stop {
-    if row.call_hash != request.call_hash {
+/// What a call that the journal knows gets: its stored result, or a conflict. Another server's or
+/// user's call of the same id is a conflict, too: it must not learn the result.
+pub(super) fn repeat(row: Row, request: &CallRequest, owner: &Owner) -> Stop {
+    if row.call_hash != request.call_hash || row.owner != *owner {
         return Stop::Refused(ErrorCode::IdempotencyConflict);
     }
     match row.outcome {

@@ -8,6 +8,7 @@
 
 mod cancels;
 mod checks;
+mod frame_size;
 mod open_call;
 mod steps;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use devmind_domain::ErrorCode;
 use devmind_domain::ids::{DeviceId, ToolCallId};
 use devmind_domain::protocol::{CallRequest, CallResult, DeviceFrame};
 use devmind_domain::tool_call::Phase;
+pub(crate) use frame_size::fitting;
 use open_call::OpenCall;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -162,7 +164,7 @@ impl Calls {
             return Admitted::Refused(ErrorCode::DeviceBusy);
         }
         match open.entry(request.tool_call_id.clone()) {
-            Entry::Occupied(call) if call.get().call_hash != request.call_hash => {
+            Entry::Occupied(call) if !call.get().is_the_same(request, peer.owner()) => {
                 Admitted::Refused(ErrorCode::IdempotencyConflict)
             }
             Entry::Occupied(call) => Admitted::Joined(call.get().join(peer.clone(), request.attempt_no)),
@@ -187,7 +189,7 @@ impl Calls {
                 tracing::info!(tool_call.id = %request.tool_call_id, %code, "call refused");
                 call.say(|id, attempt_no| refused(id, attempt_no, code)).await;
             }
-            Err(Stop::Repeat(result)) => call.say(|_, _| DeviceFrame::Result(result)).await,
+            Err(Stop::Repeat(result)) => call.say_result(*result).await,
             Err(Stop::Verdict(_)) => tracing::error!("a verdict was not recorded"),
         }
     }
@@ -198,7 +200,7 @@ impl Calls {
         // 1. The device was checked at the door. 6, looked at first: a repeated call gets its first
         // verdict, and a call from before the journal's memory none.
         if let Some(row) = self.journal.find(id).await? {
-            return Err(checks::repeat(row, request));
+            return Err(checks::repeat(row, request, call.owner()));
         }
         self.journal.admit(request.call_created_at).await?;
         // 2 to 5. Tool and version, arguments, paths, age.

@@ -1,15 +1,15 @@
 //! A call under way: who hears of it, how far it has got, and whether it is still wanted.
 
-use super::{Peer, lock};
+use super::{Peer, fitting, lock};
 use crate::journal::Owner;
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::protocol::{CallRequest, DeviceFrame};
+use devmind_domain::protocol::{CallRequest, CallResult, DeviceFrame};
 use devmind_domain::tool_call::Phase;
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
 pub(super) struct OpenCall {
-    pub(super) call_hash: String,
+    call_hash: String,
     /// Cancelled when the server takes back the newest attempt.
     pub(super) cancel: CancellationToken,
     tool_call_id: ToolCallId,
@@ -40,6 +40,11 @@ impl OpenCall {
         }
     }
 
+    /// Whether a request asks for what is under way, for the one that it is under way for.
+    pub(super) fn is_the_same(&self, request: &CallRequest, owner: &Owner) -> bool {
+        self.call_hash == request.call_hash && self.owner == *owner
+    }
+
     /// A repeated request is answered by what is already under way.
     pub(super) fn join(&self, peer: Arc<dyn Peer>, attempt_no: u32) -> Option<Phase> {
         let mut now = lock(&self.now);
@@ -68,6 +73,12 @@ impl OpenCall {
     pub(super) async fn enter(&self, phase: Phase) {
         lock(&self.now).phase = Some(phase);
         self.say(|id, attempt_no| DeviceFrame::Received { tool_call_id: id.clone(), attempt_no, phase }).await;
+    }
+
+    /// Says how the call ended to whom asked last, in a frame that they take.
+    pub(super) async fn say_result(&self, result: CallResult) {
+        let peer = lock(&self.now).peer.clone();
+        peer.send(fitting(result, peer.max_message_bytes())).await;
     }
 
     /// Says something to whom asked last.

@@ -1,6 +1,7 @@
 //! The checks that take time: opening (4), age (5), the person (7), whether it is still wanted (8),
 //! and executing (9).
 
+use super::frame_size::fits;
 use super::open_call::OpenCall;
 use super::{Calls, Stop, checks};
 use crate::clock::Deadline;
@@ -9,7 +10,7 @@ use crate::journal::Settlement;
 use crate::tools::{Execution, Prepared, ToolFailure};
 use devmind_domain::ErrorCode;
 use devmind_domain::limits::TOOL_EXECUTION_MS;
-use devmind_domain::protocol::{CallRequest, CallResult, DeviceFrame, Envelope};
+use devmind_domain::protocol::{CallRequest, CallResult};
 use devmind_domain::tool_call::{Phase, ResultStatus};
 use devmind_domain::tools::ToolDefinition;
 use serde_json::Value;
@@ -222,16 +223,11 @@ fn within_limit(request: &CallRequest, settlement: Settlement, max_message_bytes
         started_at: Some(crate::clock::now()),
         finished_at: Some(crate::clock::now()),
     };
-    let frame = DeviceFrame::Result(Box::new(result));
-    // The longest sequence number and id that a frame can have.
-    let envelope = Envelope { event_id: uuid::Uuid::nil().to_string(), sequence: u64::MAX, frame };
-    match serde_json::to_string(&envelope) {
-        Ok(text) if text.len() <= max_message_bytes => settlement,
-        _ => {
-            let message = "the output is larger than a message may be; ask for less at once";
-            Settlement::without_success(ResultStatus::Failed, ErrorCode::ResultTooLarge, message)
-        }
+    if fits(result, max_message_bytes) {
+        return settlement;
     }
+    let message = "the output is larger than a message may be; ask for less at once";
+    Settlement::without_success(ResultStatus::Failed, ErrorCode::ResultTooLarge, message)
 }
 
 fn expired() -> ToolFailure {

@@ -7,7 +7,8 @@
 use super::{Answer, Confirm, ConfirmationRequest, render};
 use async_trait::async_trait;
 use devmind_domain::limits::CONFIRMATION_MS;
-use rustix::termios::{QueueSelector, tcflush};
+use rustix::process::getpgrp;
+use rustix::termios::{QueueSelector, tcflush, tcgetpgrp};
 use std::io::{self, BufRead as _, IsTerminal as _, Write};
 use std::sync::Mutex as StdMutex;
 use std::time::{Duration, Instant};
@@ -27,8 +28,12 @@ struct Line {
 
 /// The terminal of this process: questions on stderr, answers from stdin.
 pub struct Terminal {
-    /// Held while a question is open; `None` where there is no terminal to ask on.
+    /// Held while a question is open; `None` until there is something to ask.
     lines: Mutex<Option<mpsc::Receiver<Line>>>,
+    /// Begins to read; `None` where nobody can be asked.
+    start: fn() -> Option<mpsc::Receiver<Line>>,
+    /// Whether somebody can be asked now.
+    is_there: fn() -> bool,
     output: StdMutex<Box<dyn Write + Send>>,
     /// Forgets what was typed and not yet read.
     discard: fn(),
@@ -39,9 +44,10 @@ pub struct Terminal {
 impl Terminal {
     /// The terminal that stdin is; without one, every question stays unanswered.
     pub fn new() -> Self {
-        let lines = io::stdin().is_terminal().then(read_lines).flatten();
         Self {
-            lines: Mutex::new(lines),
+            lines: Mutex::new(None),
+            start: read_lines,
+            is_there: is_in_foreground,
             output: StdMutex::new(Box::new(io::stderr())),
             discard: || {
                 // Refused when stdin is no terminal any more; then there is nothing to forget.
@@ -65,6 +71,11 @@ impl Default for Terminal {
     }
 }
 
+/// A program in the background that reads the terminal is suspended by the system: it must not try.
+fn is_in_foreground() -> bool {
+    io::stdin().is_terminal() && tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp())
+}
+
 /// Starts the reading thread. It lives as long as the process: a blocked read cannot be ended.
 fn read_lines() -> Option<mpsc::Receiver<Line>> {
     let (sender, lines) = mpsc::channel(LINES);
@@ -86,7 +97,10 @@ impl Confirm for Terminal {
             lines = self.lines.lock() => lines,
             () = cancel.cancelled() => return Answer::NoAnswer,
         };
-        let Some(lines) = lines.as_mut() else {
+        if lines.is_none() && (self.is_there)() {
+            *lines = (self.start)();
+        }
+        let Some(lines) = lines.as_mut().filter(|_| (self.is_there)()) else {
             self.show("A tool call needs a person's answer, and there is no terminal to ask on: it is denied.\n");
             return Answer::NoAnswer;
         };
@@ -158,7 +172,8 @@ mod tests {
             let (keys, lines) = mpsc::channel(LINES);
             let screen = Screen::default();
             let output = StdMutex::new(Box::new(screen.clone()) as Box<dyn Write + Send>);
-            let terminal = Terminal { lines: Mutex::new(Some(lines)), output, discard: || {}, patience };
+            let lines = Mutex::new(Some(lines));
+            let terminal = Terminal { lines, start: || None, is_there: || true, output, discard: || {}, patience };
             Self { terminal: Arc::new(terminal), keys, screen }
         }
 

@@ -5,12 +5,12 @@
 //! take the same way.
 
 use super::session::Session;
-use crate::call::Peer as _;
+use crate::call::{Peer as _, fitting};
 use crate::clock;
 use crate::journal::{Journal, JournalError, Row};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::RESULTS_IN_FLIGHT;
-use devmind_domain::protocol::{CallResult, DeviceFrame, Envelope};
+use devmind_domain::protocol::DeviceFrame;
 use devmind_domain::tool_call::Disposition;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -107,19 +107,5 @@ impl Outbox {
         if let Err(error) = recorded {
             tracing::error!(%error, "an acknowledgement could not be recorded; the result will be sent again");
         }
-    }
-}
-
-/// The frame of a result. One that was stored for a server with larger frames goes without its
-/// output: how the call ended matters more.
-pub(super) fn fitting(result: CallResult, max_message_bytes: usize) -> DeviceFrame {
-    let frame = DeviceFrame::Result(Box::new(result));
-    let envelope = Envelope { event_id: uuid::Uuid::nil().to_string(), sequence: u64::MAX, frame };
-    let fits = serde_json::to_string(&envelope).is_ok_and(|text| text.len() <= max_message_bytes);
-    match envelope.frame {
-        DeviceFrame::Result(result) if !fits => {
-            DeviceFrame::Result(Box::new(CallResult { output: None, output_discarded: true, ..*result }))
-        }
-        frame => frame,
     }
 }

@@ -24,6 +24,16 @@ impl fmt::Debug for Identity {
     }
 }
 
+/// For people: who it is, never the token.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DevUser(name) => f.write_str(name),
+            Self::Bearer(_) => f.write_str("the token's owner"),
+        }
+    }
+}
+
 /// A server's address, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
@@ -105,6 +115,7 @@ mod tests {
 
     #[test]
     fn a_token_is_never_printed() {
-        assert!(!format!("{:?}", Identity::Bearer("secret".into())).contains("secret"));
+        let token = Identity::Bearer("secret".into());
+        assert!(!format!("{token:?} {token}").contains("secret"));
     }
 }

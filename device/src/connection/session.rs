@@ -64,7 +64,11 @@ pub(super) async fn serve(
     let (queue, queued) = mpsc::channel(SEND_QUEUE_FRAMES);
     let writer = tokio::spawn(write(sink, queued));
     let mut reader = Reader::new(stream);
-    let lost = match register(link, &mut reader, &queue).await {
+    let registered = tokio::select! {
+        () = hang_up.cancelled() => Err(Lost::HungUp),
+        registered = register(link, &mut reader, &queue) => registered,
+    };
+    let lost = match registered {
         Ok(registered) => {
             online(&registered);
             let session = Arc::new(Session {
@@ -73,7 +77,7 @@ pub(super) async fn serve(
                 queue: queue.clone(),
             });
             let every = registered.heartbeat_interval_ms.clamp(MIN_HEARTBEAT_MS, HEARTBEAT_INTERVAL_MS);
-            converse(link, &mut reader, session, Duration::from_millis(every), &writer, hang_up).await
+            converse(link, &mut reader, session, Duration::from_millis(every), hang_up).await
         }
         Err(lost) => lost,
     };
@@ -84,18 +88,21 @@ pub(super) async fn serve(
     };
     if let Some((code, reason)) = closing {
         // A full queue means that the socket does not move; it is dropped below.
-        let _ = queue.try_send(Outgoing::Close(code, reason));
+        if queue.try_send(Outgoing::Close(code, reason)).is_ok() {
+            reader.until_end().await;
+        }
     }
-    drop(queue);
     finish(writer, lost).await
 }
 
-/// The writer may know better why the connection ended.
-async fn finish(mut writer: JoinHandle<Lost>, lost: Lost) -> Lost {
-    let wrote = timeout(Duration::from_millis(SEND_DEADLINE_MS), &mut writer).await;
-    writer.abort();
-    match (lost, wrote) {
-        (Lost::Retry { after: None, .. }, Ok(Ok(wrote @ Lost::Retry { .. }))) => wrote,
+/// Ends the writer, which calls under way may still hold a queue to. It may know better why the
+/// connection ended.
+async fn finish(writer: JoinHandle<Lost>, lost: Lost) -> Lost {
+    if !writer.is_finished() {
+        writer.abort();
+    }
+    match (lost, writer.await) {
+        (Lost::Retry { after: None, .. }, Ok(wrote @ Lost::Retry { .. })) => wrote,
         (lost, _) => lost,
     }
 }
@@ -134,7 +141,6 @@ async fn converse(
     reader: &mut Reader,
     session: Arc<Session>,
     heartbeat: Duration,
-    writer: &JoinHandle<Lost>,
     hang_up: &CancellationToken,
 ) -> Lost {
     let (deliveries, delivered) = mpsc::channel(DELIVERIES);
@@ -158,9 +164,6 @@ async fn converse(
                 return if ended.is_ok() && hang_up.is_cancelled() { Lost::HungUp } else { Lost::retry("sending failed") };
             }
             () = session.queue.closed() => break Lost::retry("the connection broke"),
-        }
-        if writer.is_finished() {
-            break Lost::retry("the connection broke");
         }
     };
     drop(deliveries);

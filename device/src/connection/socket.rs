@@ -144,6 +144,14 @@ impl Reader {
         }
     }
 
+    /// After a close was queued: reads on, so that the close reaches the server before the socket is
+    /// dropped. What still comes is not looked at.
+    pub(super) async fn until_end(&mut self) {
+        let ended = async { while let Some(Ok(_)) = self.stream.next().await {} };
+        // A server that does not answer the close is left alone.
+        let _ = timeout(CLOSE_WITHIN, ended).await;
+    }
+
     fn frame(&mut self, text: &str) -> Result<Incoming, Lost> {
         let broken = |reason: String| Lost::Protocol { reason };
         let value: Value = serde_json::from_str(text).map_err(|error| broken(format!("not a frame: {error}")))?;

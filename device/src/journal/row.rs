@@ -1,5 +1,6 @@
 //! One call as the journal knows it, and how a call ends.
 
+use super::Owner;
 use devmind_domain::canonical::{canonical_json, sha256_hex};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::protocol::CallResult;
@@ -11,13 +12,15 @@ use sqlx::sqlite::SqliteRow;
 
 /// The columns that [`Row`] reads.
 pub(super) const SELECT: &str = "SELECT tool_call_id, call_hash, phase, executed_attempt_no, started_at, finished_at,
-    status, output, output_sha256, error_code, error_message, settled_no FROM calls";
+    status, output, output_sha256, error_code, error_message, settled_no, server_id, user_hash FROM calls";
 
 /// A call in the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// What it does: a repeated call must have the same.
     pub call_hash: String,
+    /// Whom its result belongs to.
+    pub owner: Owner,
     /// How it ended, or how far it has got.
     pub outcome: Result<CallResult, Phase>,
     /// Its place in the order of settling; 0 before.
@@ -71,6 +74,7 @@ impl sqlx::FromRow<'_, SqliteRow> for Row {
         };
         Ok(Self {
             call_hash: row.try_get("call_hash")?,
+            owner: Owner { server_id: row.try_get("server_id")?, user_hash: row.try_get("user_hash")? },
             outcome,
             settled_no: row.try_get::<Option<i64>, _>("settled_no")?.unwrap_or(0),
         })

@@ -6,7 +6,7 @@
 //! `content`: of the whole file when the whole file was read. A NUL makes a file binary.
 
 use super::{Execution, LocalTool, Prepared, Subject, ToolFailure, number, text};
-use crate::path_policy::{FileFacts, OpenedFile};
+use crate::path_policy::OpenedFile;
 use crate::text::whole_characters;
 use crate::workspace::Workspace;
 use devmind_domain::ErrorCode;

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 pub(crate) enum Fault {
     /// It fails, and nothing is stored.
     CommitLost,
+    /// Its flush fails; nothing can be seen of it.
+    FlushFailed,
     /// It fails, and everything is stored.
     CommitStored,
     /// It fails, and the file cannot be asked afterwards.
@@ -24,19 +26,24 @@ impl Faults {
         *self.0.lock().expect("not poisoned") = Some(fault);
     }
 
-    pub(super) fn instead_of_commit(&self) -> Option<&'static str> {
+    /// What is done instead of the commit, and the error it ends with.
+    pub(super) fn instead_of_commit(&self) -> Option<(&'static str, sqlx::Error)> {
         let mut fault = self.0.lock().expect("not poisoned");
         match *fault {
             None => None,
             Some(Fault::CommitLost) => {
                 *fault = None;
-                Some("ROLLBACK")
+                Some(("ROLLBACK", sqlx::Error::Protocol("the file is busy".to_owned())))
+            }
+            Some(Fault::FlushFailed) => {
+                *fault = None;
+                Some(("ROLLBACK", disk_error()))
             }
             Some(Fault::CommitStored) => {
                 *fault = None;
-                Some("COMMIT")
+                Some(("COMMIT", disk_error()))
             }
-            Some(Fault::CommitInDoubt) => Some("COMMIT"),
+            Some(Fault::CommitInDoubt) => Some(("COMMIT", disk_error())),
             Some(Fault::Panic) => {
                 drop(fault);
                 panic!("the fault that the test asked for")

@@ -68,9 +68,9 @@ impl WriteStore {
 
     pub async fn commit(&mut self) -> Result<(), sqlx::Error> {
         #[cfg(test)]
-        if let Some(sql) = self.faults.instead_of_commit() {
+        if let Some((sql, error)) = self.faults.instead_of_commit() {
             self.run(sql).await?;
-            return Err(super::faults::disk_error());
+            return Err(error);
         }
         self.run("COMMIT").await
     }

@@ -31,6 +31,17 @@ async fn a_commit_that_failed_and_is_not_stored_is_answered_as_an_error_and_the_
 }
 
 #[tokio::test]
+async fn a_commit_whose_flush_failed_is_answered_as_in_doubt_though_it_cannot_be_seen() {
+    let folder = Folder::new();
+    let ledger = folder.open().await;
+    ledger.faults.set(Fault::FlushFailed);
+    let doubt = ledger.append(with_key(append("a", 0, "x"), "k", "h")).await.expect_err("nobody knows");
+    assert!(matches!(doubt, AppendError::InDoubt(_)), "{doubt}");
+    let again = ledger.append(with_key(append("a", 0, "x"), "k", "h")).await;
+    assert_eq!(again.map(|appended| appended.position()), Ok(1), "asking again with the key settles it");
+}
+
+#[tokio::test]
 async fn a_commit_of_which_nothing_can_be_known_is_answered_as_in_doubt() {
     let folder = Folder::new();
     let ledger = folder.open().await;

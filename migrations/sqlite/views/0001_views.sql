@@ -16,7 +16,9 @@ CREATE TABLE projection_position (
     leaf_hash       TEXT,
     failed_position INTEGER,
     failed_reason   TEXT,
-    skipped_unknown INTEGER NOT NULL
+    skipped_unknown INTEGER NOT NULL,
+    -- Hash of the event types that the program knew: one that knows more reads again what was skipped.
+    known_types     TEXT NOT NULL
 );
 
 -- Projection `conversation`.

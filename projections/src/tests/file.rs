@@ -89,11 +89,16 @@ async fn a_file_that_is_gone_damaged_newer_or_older_comes_back_from_the_log() {
         "UPDATE projection_position SET leaf_hash = '00', position = 3",
         "DELETE FROM projection_position WHERE name = 'device'",
         "UPDATE views_origin SET ledger_id = 'another'; DELETE FROM turns",
+        "UPDATE projection_position SET known_types = 'fewer', skipped_unknown = 1; DELETE FROM turns",
         "DROP TABLE views_origin",
     ] {
         meddle(&file, sql).await;
         assert_eq!(rows_at_the_head(&bench).await, expected, "{sql}");
     }
+
+    // Where nothing is wrong, nothing is made anew.
+    meddle(&file, "UPDATE projection_position SET known_types = 'fewer'; DELETE FROM turns").await;
+    assert_eq!(rows_at_the_head(&bench).await.len(), expected.len() - 1);
 }
 
 #[tokio::test]

@@ -185,3 +185,18 @@ async fn an_execution_ends_in_its_time() {
     assert_eq!(fixture.outcome(&hurried).await, "failed EXECUTION_TIMEOUT");
     assert_eq!(fixture.row("call").await.outcome.expect("settled").status, ResultStatus::Failed);
 }
+
+#[tokio::test]
+async fn another_user_or_server_never_learns_the_result_of_a_call() {
+    let mut fixture = Fixture::new(Arc::new(Fixed(true))).await;
+    let read = request("call", "README.md");
+    assert_eq!(fixture.outcome(&read).await, "succeeded");
+    let own = fixture.peer.clone();
+    for (server_id, user_hash) in [("server", "bob"), ("elsewhere", "ada")] {
+        let owner = Owner { server_id: server_id.into(), user_hash: user_hash.into() };
+        fixture.peer = Arc::new(FakePeer { owner, max_message_bytes: 1 << 20, frames: own.frames.clone() });
+        assert_eq!(fixture.outcome(&read).await, "refused IDEMPOTENCY_CONFLICT", "{server_id} {user_hash}");
+    }
+    fixture.peer = own;
+    assert_eq!(fixture.outcome(&read).await, "succeeded");
+}
