@@ -11,7 +11,7 @@ use devmind_domain::device::{Device, DeviceEvent};
 use devmind_domain::event::{AggregateType, DomainEvent, EventSet};
 use devmind_domain::node::Node;
 use devmind_domain::thread::{Thread, ThreadEvent};
-use devmind_domain::tool_call::{ToolCall, ToolCallEvent};
+use devmind_domain::tool_call::{Decision, ToolCall, ToolCallEvent};
 use random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -128,9 +128,9 @@ fn a_replayed_tool_call_equals_the_live_one_and_is_settled_at_most_once() {
                 ToolCallEvent::ToolCancelRequested(e) => assert_eq!((e.attempt_no, results), (attempts, 0), "{log:?}"),
                 ToolCallEvent::ToolReceived(e) => assert!(e.attempt_no <= attempts && results == 0, "{log:?}"),
                 ToolCallEvent::ToolResultAcked(_) => assert_eq!(results, 1, "an ack before its result: {log:?}"),
-                ToolCallEvent::ToolCallDecided(_) => {
-                    refused += 1;
-                    assert_eq!((attempts, refused), (0, 1), "{log:?}");
+                ToolCallEvent::ToolCallDecided(e) => {
+                    assert_eq!((attempts, refused), (0, 0), "a decision after a dispatch or a refusal: {log:?}");
+                    refused += u32::from(e.decision == Decision::Deny);
                 }
                 ToolCallEvent::ToolOutcomeRevised(_) => panic!("no command of these causes {event:?}"),
             }

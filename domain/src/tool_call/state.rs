@@ -147,7 +147,7 @@ impl Decider for ToolCall {
                 Ok(vec![ToolCancelRequested { attempt_no, reason }.into()])
             }
             ToolCallCommand::TimeOut { attempt_no, after_ms } => {
-                if self.is_settled() || attempt_no != self.last_attempt() || self.timed_out {
+                if self.is_settled() || attempt_no == 0 || attempt_no != self.last_attempt() || self.timed_out {
                     return Ok(vec![]);
                 }
                 Ok(vec![ToolWaitTimedOut { attempt_no, after_ms }.into()])
