@@ -28,16 +28,10 @@ async fn an_answer_streams_and_the_views_show_it_at_once() {
     let turn = ann.turn(&asked).await;
     assert_eq!(turn["status"], "completed");
     assert_eq!((&turn["question"], &turn["answer"]), (&json!("add 2 and 3.5"), &json!("2 + 3.5 = 5.5.")));
-    assert_eq!(
-        (&turn["partial"], &turn["is_latest"], &turn["error_code"]),
-        (&json!(false), &json!(true), &json!(null))
-    );
+    assert_eq!((&turn["partial"], &turn["is_latest"], &turn["error_code"]), (&json!(false), &json!(true), &json!(null)));
     assert_eq!(turn["active_run"], json!({ "run_id": asked.run_id, "kind": "normal", "status": "succeeded" }));
     let call = ann.tool_call(&asked).await;
-    assert_eq!(
-        (&call["tool"], &call["status"], &call["target"]),
-        (&json!("add"), &json!("succeeded"), &json!("server"))
-    );
+    assert_eq!((&call["tool"], &call["status"], &call["target"]), (&json!("add"), &json!("succeeded"), &json!("server")));
     assert_eq!(call["output"], json!({ "sum": 5.5 }));
     assert_eq!(turn["tool_calls"][0]["tool_call_id"], call["tool_call_id"]);
     let conversations = ann.get("/api/conversations").await.ok();
@@ -136,8 +130,9 @@ async fn questions_asked_at_once_in_one_conversation_leave_one_run_that_can_be_c
     let server = TestServer::start().await;
     let ann = server.client("ann");
     let first = ann.ask(&Question::new("first")).await;
-    let questions: Vec<_> =
-        (0..8).map(|n| Question::new(&format!("question {n}")).within(&first.conversation_id).key(&new_id())).collect();
+    let questions: Vec<_> = (0..8)
+        .map(|n| Question::new(&format!("question {n}")).within(&first.conversation_id).key(&new_id()))
+        .collect();
     let asked = join_all(questions.iter().map(|question| ann.ask(question))).await;
     let latest = ann.turns(&first.conversation_id).await.pop().expect("turns");
     let winner = asked.iter().find(|asked| latest["id"] == asked.turn_id).expect("the latest is one of them");
