@@ -103,7 +103,7 @@ fn is_device_id(text: &str) -> bool {
 }
 
 /// Shuts the folder to everybody else, unless it is somebody else's folder given by mistake:
-/// closing `/tmp` would harm the whole computer.
+/// closing a folder that everybody uses would harm the whole computer.
 fn make_private(path: &Path) -> Result<(), DeviceError> {
     let refused = |why: String| {
         DeviceError::new(ErrorCode::ConfigInvalid, format!("the state folder {} {why}", path.display()))

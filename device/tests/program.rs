@@ -10,10 +10,22 @@ use std::process::{Output, Stdio};
 use support::{FakeServer, read_request};
 use tokio::process::{Child, Command};
 
-/// An example of this package, beside the folder of the test itself.
+/// An example of this package, beside the folder of the test itself. `cargo test` builds it; a run
+/// of this one file alone may not have.
 fn example(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap();
-    deps.parent().and_then(Path::parent).unwrap().join("examples").join(name)
+    let profile = deps.parent().and_then(Path::parent).unwrap();
+    let example = profile.join("examples").join(name);
+    if !example.exists() {
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--example", name]);
+        cargo.arg("--target-dir").arg(profile.parent().unwrap());
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "the example builds");
+    }
+    example
 }
 
 fn program() -> Command {
