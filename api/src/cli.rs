@@ -90,6 +90,7 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
     let flags = Flags { listen: args.listen, data: args.data, node_id: args.node_id };
     let config = ServerConfig::load(args.config.as_deref(), &flags)?;
     tracing::debug!(?config, "settings");
+    let stop = stop_signal()?;
     let server = Server::open(&config).await?;
     println!("listening on http://{}", server.address());
     match &config.model {
@@ -102,38 +103,40 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
     if config.identities().development {
         eprintln!("development mode: X-Dev-User names the user, on this machine only");
     }
-    server.serve(stop_signal()).await;
+    server.serve(stop).await;
     eprintln!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Cancelled on Ctrl-C and SIGTERM.
-fn stop_signal() -> CancellationToken {
+/// Cancelled on Ctrl-C and SIGTERM, also on one that comes right after this call: until a signal is
+/// taken over, it kills the process.
+fn stop_signal() -> Result<CancellationToken, StartError> {
+    let signal = first_signal().map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?;
     let stop = CancellationToken::new();
     let token = stop.clone();
     tokio::spawn(async move {
-        wait_for_signal().await;
+        signal.await;
         eprintln!("stopping");
         token.cancel();
     });
-    stop
+    Ok(stop)
 }
 
 #[cfg(unix)]
-async fn wait_for_signal() {
+fn first_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
             _ = terminate.recv() => {}
-        },
-        Err(_) => drop(tokio::signal::ctrl_c().await),
-    }
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 #[cfg(not(unix))]
-async fn wait_for_signal() {
-    drop(tokio::signal::ctrl_c().await);
+fn first_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
+    Ok(async { drop(tokio::signal::ctrl_c().await) })
 }
 
 fn token(user: &str) -> Result<ExitCode, StartError> {
