@@ -1,6 +1,6 @@
 //! Asking and claiming: once for each key, once for each run, whatever is repeated or raced.
 
-use devmind_tests::{Question, TestServer, agui, new_id};
+use devmind_tests::{ModelEndpoint, Question, Reply, TestServer, agui, new_id};
 use futures::future::join_all;
 use serde_json::json;
 
@@ -28,10 +28,16 @@ async fn an_answer_streams_and_the_views_show_it_at_once() {
     let turn = ann.turn(&asked).await;
     assert_eq!(turn["status"], "completed");
     assert_eq!((&turn["question"], &turn["answer"]), (&json!("add 2 and 3.5"), &json!("2 + 3.5 = 5.5.")));
-    assert_eq!((&turn["partial"], &turn["is_latest"], &turn["error_code"]), (&json!(false), &json!(true), &json!(null)));
+    assert_eq!(
+        (&turn["partial"], &turn["is_latest"], &turn["error_code"]),
+        (&json!(false), &json!(true), &json!(null))
+    );
     assert_eq!(turn["active_run"], json!({ "run_id": asked.run_id, "kind": "normal", "status": "succeeded" }));
     let call = ann.tool_call(&asked).await;
-    assert_eq!((&call["tool"], &call["status"], &call["target"]), (&json!("add"), &json!("succeeded"), &json!("server")));
+    assert_eq!(
+        (&call["tool"], &call["status"], &call["target"]),
+        (&json!("add"), &json!("succeeded"), &json!("server"))
+    );
     assert_eq!(call["output"], json!({ "sum": 5.5 }));
     assert_eq!(turn["tool_calls"][0]["tool_call_id"], call["tool_call_id"]);
     let conversations = ann.get("/api/conversations").await.ok();
@@ -130,9 +136,8 @@ async fn questions_asked_at_once_in_one_conversation_leave_one_run_that_can_be_c
     let server = TestServer::start().await;
     let ann = server.client("ann");
     let first = ann.ask(&Question::new("first")).await;
-    let questions: Vec<_> = (0..8)
-        .map(|n| Question::new(&format!("question {n}")).within(&first.conversation_id).key(&new_id()))
-        .collect();
+    let questions: Vec<_> =
+        (0..8).map(|n| Question::new(&format!("question {n}")).within(&first.conversation_id).key(&new_id())).collect();
     let asked = join_all(questions.iter().map(|question| ann.ask(question))).await;
     let latest = ann.turns(&first.conversation_id).await.pop().expect("turns");
     let winner = asked.iter().find(|asked| latest["id"] == asked.turn_id).expect("the latest is one of them");
@@ -140,5 +145,55 @@ async fn questions_asked_at_once_in_one_conversation_leave_one_run_that_can_be_c
     let statuses: Vec<_> = ann.turns(&first.conversation_id).await.iter().map(|turn| turn["status"].clone()).collect();
     assert_eq!(statuses.iter().filter(|status| **status == "completed").count(), 1, "{statuses:?}");
     assert_eq!(statuses.iter().filter(|status| **status == "cancelled").count(), 8, "{statuses:?}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_key_is_answered_again_also_while_the_run_of_its_first_reply_is_under_way() {
+    let endpoint = ModelEndpoint::start([Reply::say("one"), Reply::stream().text("two").hold()]).await;
+    let server = TestServer::with_model(&endpoint).await;
+    let ann = server.client("ann");
+    let (first, _) = ann.converse(&Question::new("first")).await;
+    let question = Question::new("second").within(&first.conversation_id).key("k");
+    let reply = ann.post("/api/turns", question.body()).await.ok();
+    let mut stream = ann.stream(&ann.ask(&question).await).await;
+    stream.until("some text", |event| event["delta"] == "two").await;
+    assert_eq!(ann.post("/api/turns", question.body()).await.ok(), reply);
+    let other = Question::new("third").within(&first.conversation_id);
+    assert_eq!(ann.post("/api/turns", other.body()).await.refused(), (409, "RUN_IN_PROGRESS"));
+    drop(stream);
+    server.log().wait_kind("RunCancelled").await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn an_owner_pages_through_the_log_to_its_head_and_sees_exactly_what_is_recorded() {
+    let server = TestServer::start().await;
+    let (ann, bob) = (server.client("ann"), server.client("bob"));
+    for n in 0..3 {
+        ann.converse(&Question::new(&format!("add {n} and 1"))).await;
+        bob.converse(&Question::new("hello")).await;
+    }
+    let (mut seen, mut after) = (Vec::new(), 0);
+    loop {
+        let page = ann.get(&format!("/api/ledger/events?limit=7&after={after}")).await.ok();
+        let events = page["events"].as_array().unwrap().clone();
+        assert!(events.len() <= 7);
+        seen.extend(events);
+        after = page["next_after"].as_u64().unwrap();
+        if page["at_head"] == true {
+            break;
+        }
+    }
+    let conversations: Vec<_> =
+        ann.get("/api/conversations").await.ok().as_array().unwrap().iter().map(|own| own["id"].clone()).collect();
+    let facts = server.log().all().await;
+    let own: Vec<_> = facts.iter().filter(|fact| conversations.contains(&fact.metadata["conversation_id"])).collect();
+    assert_eq!(seen.len(), own.len());
+    for (row, fact) in seen.iter().zip(own) {
+        assert_eq!((&row["position"], &row["event_type"]), (&json!(fact.position), &json!(fact.kind)));
+        assert_eq!((&row["payload"], &row["metadata"]), (&fact.payload, &fact.metadata));
+        assert_eq!(row["leaf_hash"].as_str().unwrap().len(), 64);
+    }
     server.finish().await;
 }

@@ -126,7 +126,9 @@ async fn a_field_that_cannot_be_used_is_named() {
         assert_eq!(answer.refused(), (422, "VALIDATION_FAILED"), "{body:.100}");
         assert_eq!(answer.body["error"]["details"]["field"], field, "{}", answer.body);
     }
-    for path in ["/api/turns", "/api/tool-calls", "/api/tool-calls?run_id=a&conversation_id=b", "/api/ledger/events?limit=0"] {
+    for path in
+        ["/api/turns", "/api/tool-calls", "/api/tool-calls?run_id=a&conversation_id=b", "/api/ledger/events?limit=0"]
+    {
         assert_eq!(ann.get(path).await.refused(), (422, "VALIDATION_FAILED"), "{path}");
     }
     let ticket = ann.post("/api/desktop/connection-ticket", &json!({ "device_id": "" })).await;

@@ -144,7 +144,7 @@ async fn a_workspace_that_is_unknown_a_file_a_disks_root_or_the_home_is_refused_
     let state = folder.path().join("state");
     for (workspace, code) in [
         (folder.path().join("none"), "WORKSPACE_NOT_FOUND"),
-        (folder.path().join("file"), "WORKSPACE_NOT_FOUND"),
+        (folder.path().join("file"), "WORKSPACE_REFUSED"),
         ("/".into(), "WORKSPACE_REFUSED"),
         (home.clone(), "WORKSPACE_REFUSED"),
         (home.join("../home/."), "WORKSPACE_REFUSED"),

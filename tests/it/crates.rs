@@ -28,7 +28,8 @@ fn direct(metadata: &Value) -> BTreeMap<&str, BTreeSet<&str>> {
         .filter(|package| members.contains(text(package, "id")))
         .map(|package| {
             let named = package["dependencies"].as_array().unwrap().iter();
-            let used = named.filter(|dependency| dependency["kind"] != "dev").map(|dependency| text(dependency, "name"));
+            let used =
+                named.filter(|dependency| dependency["kind"] != "dev").map(|dependency| text(dependency, "name"));
             (text(package, "name"), used.collect())
         })
         .collect()
@@ -77,8 +78,11 @@ fn the_operators_tools_link_neither_server_nor_device() {
             next.extend(linked.map(|dependency| text(dependency, "pkg")));
         }
     }
-    let names: BTreeSet<_> =
-        packages.iter().filter(|package| reached.contains(text(package, "id"))).map(|package| text(package, "name")).collect();
+    let names: BTreeSet<_> = packages
+        .iter()
+        .filter(|package| reached.contains(text(package, "id")))
+        .map(|package| text(package, "name"))
+        .collect();
     assert!(names.contains("devmind-ledger") && names.contains("sqlx"), "{names:?}");
     for forbidden in ["devmind-api", "devmind-device", "reqwest", "async-openai", "axum", "tokio-tungstenite"] {
         assert!(!names.contains(forbidden), "{forbidden} is linked");
@@ -89,7 +93,9 @@ fn the_operators_tools_link_neither_server_nor_device() {
 fn the_domain_names_nothing_that_does_io_reads_a_clock_or_draws_randomness() {
     let metadata = metadata();
     let uses = &direct(&metadata)["devmind-domain"];
-    for impure in ["tokio", "sqlx", "reqwest", "axum", "hyper", "getrandom", "rand", "uuid", "tracing", "cap-std", "tempfile"] {
+    for impure in
+        ["tokio", "sqlx", "reqwest", "axum", "hyper", "getrandom", "rand", "uuid", "tracing", "cap-std", "tempfile"]
+    {
         assert!(!uses.contains(impure), "devmind-domain uses {impure}");
     }
 }

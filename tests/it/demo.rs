@@ -22,8 +22,8 @@ fn assert_report(finished: &Finished) {
         "the log verifies",
         "view conversation rebuilt from the log equals the live one",
         "view tool_call rebuilt from the log equals the live one",
-        "RunSucceeded",
-        "ToolDispatched",
+        "run answered",
+        "attempt 1",
     ] {
         assert!(finished.stdout.contains(part), "no {part:?}: {finished:#?}");
     }

@@ -189,7 +189,8 @@ async fn a_server_killed_while_many_ask_has_lost_nothing_that_it_had_answered() 
     }
     assert!(checked > 10, "{checked}");
     let prepared = server.log().await.of("TurnPrepared").await;
-    let distinct: std::collections::BTreeSet<_> = prepared.iter().map(|fact| fact.payload["content"].to_string()).collect();
+    let distinct: std::collections::BTreeSet<_> =
+        prepared.iter().map(|fact| fact.payload["content"].to_string()).collect();
     assert_eq!(prepared.len(), distinct.len(), "a question was asked twice");
     server.finish().await;
 }

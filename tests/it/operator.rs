@@ -50,8 +50,8 @@ async fn assert_readable(data: &Data, run_id: &str) {
     assert_eq!(succeeded.len(), 1);
     let timeline = replay(data, &["timeline", "--run", run_id]).await;
     timeline.assert_success();
-    for kind in ["RunClaimed", "ModelRequested", "ToolDispatched", "ToolResultRecorded", "RunSucceeded"] {
-        assert!(timeline.stdout.contains(kind), "no {kind}: {timeline:#?}");
+    for words in ["run claimed", "model demo", "attempt 1", "run answered"] {
+        assert!(timeline.stdout.contains(words), "no {words}: {timeline:#?}");
     }
     replay(data, &["verify"]).await.assert_success();
     replay(data, &["rebuild", "--check"]).await.assert_success();

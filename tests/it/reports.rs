@@ -165,7 +165,11 @@ async fn a_report_whose_hash_is_wrong_or_whose_parts_are_missing_is_parked_and_t
         call.socket.send(report.clone()).await;
         let complaint = call.socket.expect("protocol.error").await;
         let nack = call.socket.expect("tool.call.nack").await;
-        assert_eq!((&nack["tool_call_id"], &nack["permanent"]), (&json!(call.id()), &json!(true)), "{complaint} {report}");
+        assert_eq!(
+            (&nack["tool_call_id"], &nack["permanent"]),
+            (&json!(call.id()), &json!(true)),
+            "{complaint} {report}"
+        );
     }
     assert!(call.server.log().of("ToolResultRecorded").await.is_empty());
     call.answer().await;
@@ -192,7 +196,8 @@ async fn a_report_of_another_device_user_or_journal_is_refused_and_not_recorded(
         socket.send(received).await;
         socket.expect("protocol.error").await;
         // Nor is a refusal: it wakes nobody.
-        let refused = json!({ "type": "tool.call.refused", "tool_call_id": call.id(), "attempt_no": 1, "code": "DEVICE_BUSY" });
+        let refused =
+            json!({ "type": "tool.call.refused", "tool_call_id": call.id(), "attempt_no": 1, "code": "DEVICE_BUSY" });
         socket.send(refused).await;
         socket.close().await;
     }
@@ -228,7 +233,8 @@ async fn a_report_from_another_journal_of_the_device_is_refused_after_which_the_
 #[tokio::test]
 async fn a_devices_refusal_ends_the_wait_with_its_code_and_does_not_settle_the_call() {
     let mut call = UnderWay::begin().await;
-    let refused = json!({ "type": "tool.call.refused", "tool_call_id": call.id(), "attempt_no": 1, "code": "DEVICE_BUSY" });
+    let refused =
+        json!({ "type": "tool.call.refused", "tool_call_id": call.id(), "attempt_no": 1, "code": "DEVICE_BUSY" });
     call.socket.send(refused).await;
     let events = call.stream.rest().await;
     agui::assert_success(&events);
@@ -260,7 +266,10 @@ async fn a_lost_connection_tells_the_model_that_the_outcome_is_unknown_and_a_lat
     socket.send(success(&call.request, &file_output("it was read"))).await;
     assert_eq!(socket.acked(&id).await, "stored");
     let row = call.ann.tool_call(&call.asked).await;
-    assert_eq!((&row["status"], &row["origin"], &row["settled"]), (&json!("succeeded"), &json!("redelivered"), &json!(true)));
+    assert_eq!(
+        (&row["status"], &row["origin"], &row["settled"]),
+        (&json!("succeeded"), &json!("redelivered"), &json!(true))
+    );
     // What the model had been told stays what it was.
     assert_eq!(call.ann.turn(&call.asked).await["answer"], turn_before["answer"]);
     let log = call.server.log();
@@ -268,4 +277,29 @@ async fn a_lost_connection_tells_the_model_that_the_outcome_is_unknown_and_a_lat
     log.one("ToolResultObserved").await;
     socket.close().await;
     call.server.finish().await;
+}
+
+#[tokio::test]
+async fn a_report_that_overtakes_its_own_request_is_not_lost_on_the_waiting_run() {
+    let server = TestServer::start().await;
+    let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
+    let mut socket = device.online(&ann).await;
+    for n in 0..20 {
+        let asked = ann.ask(&Question::new("read README.md").on(&device.device_id)).await;
+        let stream = ann.stream(&asked).await;
+        // As soon as the dispatch is recorded, before the request can have been read.
+        let dispatched = server
+            .log()
+            .wait("the dispatch", |fact| fact.is("ToolDispatched") && fact.payload["run_id"] == asked.run_id.as_str())
+            .await;
+        let call = json!({ "tool_call_id": dispatched.stream_id, "attempt_no": 1 });
+        let content = format!("report {n}");
+        socket.send(success(&call, &file_output(&content))).await;
+        let events = stream.rest().await;
+        assert_eq!(agui::results(&events)[0]["data"]["content"], content);
+        while socket.next().await.expect("the socket stays open")["type"] != "tool.call.ack" {}
+    }
+    assert_eq!(server.log().of("ToolResultRecorded").await.len(), 20);
+    socket.close().await;
+    server.finish().await;
 }

@@ -53,7 +53,11 @@ async fn a_first_frame_that_is_no_sound_registration_closes_the_socket() {
     let large = "x".repeat(MAX_UNREGISTERED_FRAME_BYTES);
     for (user, text, code) in [
         ("u1", "hello".to_owned(), PROTOCOL),
-        ("u2", json!({ "type": "heartbeat", "event_id": "e", "sequence": 1, "time": "2026-01-01T00:00:00Z" }).to_string(), PROTOCOL),
+        (
+            "u2",
+            json!({ "type": "heartbeat", "event_id": "e", "sequence": 1, "time": "2026-01-01T00:00:00Z" }).to_string(),
+            PROTOCOL,
+        ),
         ("u3", register("sequence", json!(2)), PROTOCOL),
         ("u4", register("protocol_version", json!(2)), PROTOCOL),
         ("u5", register("journal_epoch", json!(-1)), PROTOCOL),
@@ -82,7 +86,10 @@ async fn a_gap_a_repetition_or_a_broken_frame_closes_the_socket_as_a_protocol_er
     let mut socket = device.registered(&ann).await;
     socket.send_text("{\"type\":".to_owned()).await;
     assert_eq!(socket.close_code().await, PROTOCOL);
-    server.log().wait("the end of each is recorded", |fact| fact.is("DeviceDisconnected") && fact.payload["code"] == PROTOCOL).await;
+    server
+        .log()
+        .wait("the end of each is recorded", |fact| fact.is("DeviceDisconnected") && fact.payload["code"] == PROTOCOL)
+        .await;
     assert!(server.log().of("ToolRegistrySynced").await.is_empty(), "nothing of a frame out of order is done");
     server.finish().await;
 }

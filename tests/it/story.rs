@@ -61,10 +61,7 @@ async fn files_are_listed_and_one_is_read_once_after_the_person_allows_it() {
     kinds.retain(|kind| kind != "ToolReceived");
     assert_eq!(kinds, ["ToolCallRequested", "ToolDispatched", "ToolResultRecorded", "ToolResultAcked"]);
     let conversation = server.log().kinds_of_stream(&asked.conversation_id).await;
-    assert_eq!(
-        conversation,
-        ["ConversationStarted", "TurnPrepared", "RunPrepared", "RunClaimed", "RunSucceeded"]
-    );
+    assert_eq!(conversation, ["ConversationStarted", "TurnPrepared", "RunPrepared", "RunClaimed", "RunSucceeded"]);
     assert_eq!(device.executions(), 2, "one listing, one reading");
     assert!(!turnstile.was_asked(), "asked once");
     device.stop().await;
@@ -99,20 +96,17 @@ async fn a_confirmation_that_nobody_answers_is_expired_which_is_no_refusal() {
 }
 
 /// The refusal of the run's one call: in the stream, the answer, the view and the log.
-async fn refused(
-    server: &TestServer,
-    device: &TestDevice,
-    asked: &devmind_tests::Asked,
-    events: &[Value],
-    code: &str,
-) {
+async fn refused(server: &TestServer, device: &TestDevice, asked: &devmind_tests::Asked, events: &[Value], code: &str) {
     agui::assert_success(events);
     let result = &agui::results(events)[0];
     assert_eq!((&result["ok"], &result["error"]["code"], &result["data"]), (&json!(false), &json!(code), &json!(null)));
     assert!(agui::spoken(events).contains(code), "the model answers from the refusal: {}", agui::spoken(events));
     let ann = server.client("ann");
     let call = ann.tool_call(asked).await;
-    assert_eq!((&call["status"], &call["error_code"], &call["settled"]), (&json!("rejected"), &json!(code), &json!(true)));
+    assert_eq!(
+        (&call["status"], &call["error_code"], &call["settled"]),
+        (&json!("rejected"), &json!(code), &json!(true))
+    );
     assert_eq!((&call["output"], &call["acks"]), (&json!(null), &json!(1)));
     assert_eq!(ann.turn(asked).await["status"], "completed");
     assert_eq!(device.executions(), 0);
@@ -120,7 +114,8 @@ async fn refused(
     let facts = server.log().all().await;
     let of_call: Vec<&Fact> = facts.iter().filter(|fact| fact.stream_id == id).collect();
     assert_eq!(of_call.iter().filter(|fact| fact.is("ToolResultRecorded")).count(), 1);
-    let observed = facts.iter().find(|fact| fact.is("ToolResultObserved") && fact.payload["tool_call_id"] == id).unwrap();
+    let observed =
+        facts.iter().find(|fact| fact.is("ToolResultObserved") && fact.payload["tool_call_id"] == id).unwrap();
     assert_eq!((&observed.payload["ok"], &observed.payload["error"]), (&json!(false), &json!(code)));
 }
 

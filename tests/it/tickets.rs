@@ -124,7 +124,8 @@ async fn a_ticket_for_another_device_is_refused_and_burnt() {
 
 #[tokio::test]
 async fn a_foreign_origin_is_refused_before_the_ticket_is_spent() {
-    let server = TestServer::start_with(|config| config.allowed_origins = vec!["https://ours.example".to_owned()]).await;
+    let server =
+        TestServer::start_with(|config| config.allowed_origins = vec!["https://ours.example".to_owned()]).await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let ticket = device.ticket(&ann).await;
     let from = |origin: &str| {

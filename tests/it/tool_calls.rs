@@ -55,7 +55,8 @@ async fn calls_that_cannot_be_made_give_the_model_their_codes_and_the_run_goes_o
 #[tokio::test]
 async fn the_seventeenth_call_of_a_run_is_refused_and_the_run_goes_on() {
     let calls = MAX_TOOL_CALLS_PER_RUN as usize + 1;
-    let all = (0..calls).fold(Reply::stream(), |stream, n| stream.call(n, &format!("c{n}"), "add", "{\"a\":1,\"b\":1}"));
+    let all =
+        (0..calls).fold(Reply::stream(), |stream, n| stream.call(n, &format!("c{n}"), "add", "{\"a\":1,\"b\":1}"));
     let endpoint = ModelEndpoint::start([all.calls(), Reply::say("enough")]).await;
     let server = TestServer::with_model(&endpoint).await;
     let (_, events) = server.client("ann").converse(&Question::new("add a lot")).await;

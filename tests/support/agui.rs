@@ -65,7 +65,9 @@ pub fn assert_in_order(thread_id: &str, run_id: &str, events: &[Value]) {
             fail("one terminal event, the last", event);
         }
         let good = match kind {
-            "RUN_STARTED" => event["threadId"] == thread_id && event["runId"] == run_id && event["protocolVersion"] == "1.0",
+            "RUN_STARTED" => {
+                event["threadId"] == thread_id && event["runId"] == run_id && event["protocolVersion"] == "1.0"
+            }
             "TEXT_MESSAGE_START" => message_ids.insert(message.to_owned()) && open_text.insert(message),
             "TEXT_MESSAGE_CONTENT" => open_text.contains(message),
             "TEXT_MESSAGE_END" => open_text.remove(message),

@@ -52,8 +52,7 @@ impl TestDevice {
         confirm: Arc<dyn Confirm>,
     ) -> Self {
         let identity = Identity::DevUser(user.to_owned());
-        let mut options =
-            DeviceOptions::new(server.url(), workspace.to_owned(), state.path().join("device"), identity);
+        let mut options = DeviceOptions::new(server.url(), workspace.to_owned(), state.path().join("device"), identity);
         options.backoff = Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(200) };
         options.tools = options.tools.into_iter().map(|tool| Counted::wrap(tool, &runs)).collect();
         let device = Device::open(options, confirm).await.expect("the device opens");

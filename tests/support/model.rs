@@ -110,7 +110,8 @@ impl StreamReply {
     }
 
     fn finish(self, reason: &str) -> Reply {
-        let usage = json!({ "model": "scripted-1", "choices": [], "usage": { "prompt_tokens": 7, "completion_tokens": 3 } });
+        let usage =
+            json!({ "model": "scripted-1", "choices": [], "usage": { "prompt_tokens": 7, "completion_tokens": 3 } });
         let mut done = self.chunk(&json!({}), Some(reason));
         done.0.push(Step::Send(format!("data: {usage}\n\n")));
         done.0.push(Step::Send("data: [DONE]\n\n".to_owned()));

@@ -313,8 +313,7 @@ impl DeviceProcess {
     pub fn start_slow(url: &str, user: &str, workspace: &Path, state: TempDir, traces: &Traces) -> Self {
         let text = |path: &Path| path.to_str().expect("a plain path").to_owned();
         let (workspace, folder) = (text(workspace), text(&state.path().join("device")));
-        let arguments =
-            ["--server", url, "--user", user, "--workspace", &workspace, "--state", &folder, "--yes"];
+        let arguments = ["--server", url, "--user", user, "--workspace", &workspace, "--state", &folder, "--yes"];
         let files = [traces.witness(), traces.executing(), traces.go_on()].map(|file| text(&file));
         let environment = [
             ("DEVMIND_TEST_WITNESS", files[0].as_str()),
@@ -326,7 +325,7 @@ impl DeviceProcess {
 
     /// Waits until it is connected.
     pub async fn connected(&mut self) {
-        self.process.line("connected to ").await;
+        self.process.line("connected").await;
     }
 
     /// `kill -9`; answers its state folder.
