@@ -5,7 +5,7 @@ use crate::identity::DEV_USER_HEADER;
 use crate::ids::new_id;
 use crate::lifecycle::StartError;
 use devmind_domain::ErrorCode;
-use devmind_domain::ids::{ConversationId, DeviceId, RunId};
+use devmind_domain::ids::{ConversationId, DeviceId, InterruptId, RunId};
 use eventsource_stream::Eventsource;
 use futures::StreamExt;
 use reqwest::{RequestBuilder, Response};
@@ -29,6 +29,9 @@ pub(super) struct Asked {
     user_message_id: String,
     #[serde(skip)]
     question: String,
+    /// The approvals that the run goes on with.
+    #[serde(skip)]
+    answered: Vec<InterruptId>,
 }
 
 /// How the stream ended.
@@ -36,6 +39,21 @@ pub(super) struct Asked {
 pub(super) struct Ended {
     /// The last event.
     pub last: Value,
+}
+
+impl Ended {
+    /// Whether the run waits for a person.
+    pub fn waits_for_approval(&self) -> bool {
+        self.last["outcome"]["type"] == "interrupt"
+    }
+}
+
+/// A call that waits for a person.
+#[derive(Debug, Deserialize)]
+pub(super) struct Pending {
+    pub interrupt_id: InterruptId,
+    pub tool: String,
+    pub arguments: Value,
 }
 
 impl Client {
@@ -54,9 +72,35 @@ impl Client {
         Ok(asked)
     }
 
+    /// The calls of the latest turn that wait for a person.
+    pub async fn pending_approvals(&self, asked: &Asked) -> Result<Vec<Pending>, StartError> {
+        #[derive(Deserialize)]
+        struct Turn {
+            pending_approvals: Vec<Pending>,
+        }
+        let url = format!("{}/api/turns?conversation_id={}", self.base, asked.conversation_id);
+        let answer = self.send(self.http.get(url)).await?;
+        let turns: Vec<Turn> = answer.json().await.map_err(|error| failed(ErrorCode::Internal, error))?;
+        Ok(turns.into_iter().next_back().map(|turn| turn.pending_approvals).unwrap_or_default())
+    }
+
+    /// Step one of going on: the answers, and the run that was prepared for them.
+    pub async fn answer(&self, asked: &Asked, decisions: &[(InterruptId, bool)]) -> Result<Asked, StartError> {
+        let entry = |(id, approved): &(InterruptId, bool)| json!({ "interrupt_id": id, "approved": approved });
+        let list: Vec<Value> = decisions.iter().map(entry).collect();
+        let body = json!({ "decisions": list, "idempotency_key": new_id() });
+        let answer = self.send(self.http.post(format!("{}/api/runs/resume", self.base)).json(&body)).await?;
+        let mut next: Asked = answer.json().await.map_err(|error| failed(ErrorCode::Internal, error))?;
+        next.question.clone_from(&asked.question);
+        next.answered = decisions.iter().map(|(id, _)| id.clone()).collect();
+        Ok(next)
+    }
+
     /// Step two: claims the run and prints its stream as it comes.
     pub async fn follow(&self, asked: &Asked) -> Result<Ended, StartError> {
+        let answered = asked.answered.iter().map(|id| json!({ "interruptId": id, "status": "resolved" }));
         let body = json!({
+            "resume": answered.collect::<Vec<_>>(),
             "threadId": asked.conversation_id,
             "runId": asked.run_id,
             "protocolVersion": crate::agui::PROTOCOL_VERSION,

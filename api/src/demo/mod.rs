@@ -8,10 +8,14 @@ mod report;
 use crate::config::{Flags, ServerConfig};
 use crate::lifecycle::{Server, ServerHandle, StartError};
 use clap::Args;
-use client::Client;
-use devmind_device::{Confirm, ConnectionStatus, Device, DeviceOptions, Fixed, Identity, Terminal};
+use client::{Asked, Client};
+use devmind_device::clock::Deadline;
+use devmind_device::{
+    Answer, Confirm, ConfirmationRequest, ConnectionStatus, Device, DeviceOptions, Fixed, Identity, Terminal,
+};
 use devmind_domain::ErrorCode;
-use devmind_domain::ids::DeviceId;
+use devmind_domain::ids::{DeviceId, InterruptId, ToolCallId};
+use devmind_domain::limits::CONFIRMATION_MS;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -36,10 +40,10 @@ pub struct DemoArgs {
     /// What to ask
     #[arg(long, value_name = "TEXT", default_value = QUESTION)]
     question: String,
-    /// Allow every file that is asked for, without asking
+    /// Allow every file and every call that is asked for, without asking
     #[arg(long, conflicts_with = "no")]
     yes: bool,
-    /// Refuse every file that is asked for, without asking
+    /// Refuse every file and every call that is asked for, without asking
     #[arg(long)]
     no: bool,
     /// Keep the ledger in this folder; otherwise it is removed at the end
@@ -61,9 +65,14 @@ pub async fn run(args: DemoArgs) -> Result<ExitCode, StartError> {
     let server = Server::open(&config).await?.spawn();
     report::banner(&config, &workspace, args.data.is_some(), server.address);
 
+    let confirm: Arc<dyn Confirm> = match (args.yes, args.no) {
+        (true, _) => Arc::new(Fixed(true)),
+        (_, true) => Arc::new(Fixed(false)),
+        _ => Arc::new(Terminal::new()),
+    };
     let demo = async {
-        let device = start_device(&args, &server, temporary.path().join("device")).await?;
-        let held = ask_and_report(&args, &server, &device).await;
+        let device = start_device(&args, &server, confirm.clone(), temporary.path().join("device")).await?;
+        let held = ask_and_report(&args, &server, &device, &*confirm).await;
         device.stop.cancel();
         if device.running.await.is_err() {
             return Err(failed(ErrorCode::Internal, "the device's task failed"));
@@ -81,11 +90,47 @@ pub async fn run(args: DemoArgs) -> Result<ExitCode, StartError> {
     Ok(if outcome? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn ask_and_report(args: &DemoArgs, server: &ServerHandle, device: &RunningDevice) -> Result<bool, StartError> {
+async fn ask_and_report(
+    args: &DemoArgs,
+    server: &ServerHandle,
+    device: &RunningDevice,
+    confirm: &dyn Confirm,
+) -> Result<bool, StartError> {
     let client = Client::new(server.address, USER);
-    let asked = client.ask(&args.question, &device.id).await?;
-    let ended = client.follow(&asked).await?;
-    report::show(&server.app, &asked, &ended).await
+    let mut runs = vec![client.ask(&args.question, &device.id).await?];
+    let mut ended = client.follow(&runs[0]).await?;
+    while ended.waits_for_approval() {
+        let asked = &runs[runs.len() - 1];
+        let decisions = approve(&client, asked, &args.question, confirm).await?;
+        let next = client.answer(asked, &decisions).await?;
+        ended = client.follow(&next).await?;
+        runs.push(next);
+    }
+    report::show(&server.app, &runs, &ended).await
+}
+
+/// Asks about each call that waits for a person. No answer counts as no.
+async fn approve(
+    client: &Client,
+    asked: &Asked,
+    title: &str,
+    confirm: &dyn Confirm,
+) -> Result<Vec<(InterruptId, bool)>, StartError> {
+    let mut decisions = Vec::new();
+    for pending in client.pending_approvals(asked).await? {
+        let question = ConfirmationRequest {
+            tool_call_id: ToolCallId::default(),
+            tool: pending.tool,
+            arguments: pending.arguments,
+            subject: None,
+            conversation_title: title.to_owned(),
+            deadline: Deadline::after(Duration::from_millis(CONFIRMATION_MS)),
+        };
+        let allowed = confirm.ask(&question, &CancellationToken::new()).await == Answer::Allow;
+        println!("  approval of {}: {}\n", question.tool, if allowed { "given" } else { "refused" });
+        decisions.push((pending.interrupt_id, allowed));
+    }
+    Ok(decisions)
 }
 
 struct RunningDevice {
@@ -94,12 +139,12 @@ struct RunningDevice {
     running: JoinHandle<()>,
 }
 
-async fn start_device(args: &DemoArgs, server: &ServerHandle, state_dir: PathBuf) -> Result<RunningDevice, StartError> {
-    let confirm: Arc<dyn Confirm> = match (args.yes, args.no) {
-        (true, _) => Arc::new(Fixed(true)),
-        (_, true) => Arc::new(Fixed(false)),
-        _ => Arc::new(Terminal::new()),
-    };
+async fn start_device(
+    args: &DemoArgs,
+    server: &ServerHandle,
+    confirm: Arc<dyn Confirm>,
+    state_dir: PathBuf,
+) -> Result<RunningDevice, StartError> {
     let options = DeviceOptions::new(
         format!("http://{}", server.address),
         args.workspace.clone(),

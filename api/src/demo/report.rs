@@ -27,12 +27,15 @@ pub(super) fn banner(config: &ServerConfig, workspace: &Path, kept: bool, addres
 }
 
 /// Prints what the ledger says and checks it; true if all of it holds.
-pub(super) async fn show(app: &App, asked: &Asked, ended: &Ended) -> Result<bool, StartError> {
+pub(super) async fn show(app: &App, runs: &[Asked], ended: &Ended) -> Result<bool, StartError> {
     let position = app.caught_up(&["conversation", "tool_call", "device"]).await?;
-    heading(&format!("Timeline of run {} (ledger position {position})", asked.run_id));
-    for line in devmind_projections::timeline_of_run(app.ledger.reader(), &asked.run_id).await.map_err(api)? {
-        println!("{line}");
+    for asked in runs {
+        heading(&format!("Timeline of run {} (ledger position {position})", asked.run_id));
+        for line in devmind_projections::timeline_of_run(app.ledger.reader(), &asked.run_id).await.map_err(api)? {
+            println!("{line}");
+        }
     }
+    let Some(asked) = runs.first() else { return Ok(false) };
 
     heading("Conversation view");
     let turns = app.views.turns(&asked.conversation_id).await.map_err(api)?;
