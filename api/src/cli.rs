@@ -111,7 +111,8 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
 /// Cancelled on Ctrl-C and SIGTERM, also on one that comes right after this call: until a signal is
 /// taken over, it kills the process.
 fn stop_signal() -> Result<CancellationToken, StartError> {
-    let signal = first_signal().map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?;
+    let signal =
+        first_signal().map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?;
     let stop = CancellationToken::new();
     let token = stop.clone();
     tokio::spawn(async move {
