@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tokio::process::Command;
 
 /// The folder of the peer with its packages, or `None`, said loudly, where they cannot be had.
+#[allow(clippy::explicit_write, reason = "a macro's output would be captured with the test's")]
 async fn peer() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/agui");
     let works = async |program: &str| {
