@@ -8,6 +8,7 @@ use crate::{demo, identity};
 use clap::{Args, Parser, Subcommand};
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio_util::sync::CancellationToken;
@@ -61,7 +62,7 @@ pub fn run(cli: Cli) -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(if matches!(cli.command, Some(Command::Demo(_))) { "warn" } else { "info" })
     });
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).with_target(false).init();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return fail(ErrorCode::Internal, &error.to_string()),

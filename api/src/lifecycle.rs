@@ -202,6 +202,7 @@ impl Server {
         if let Err(error) = projections.await {
             tracing::error!(cause = %error, "the projections' task failed");
         }
+        app.views.close().await;
         app.ledger.close().await;
     }
 }
