@@ -10,6 +10,7 @@ use crate::error::DeviceError;
 use crate::tools::LocalTool;
 use clap::Parser as _;
 use devmind_domain::ErrorCode;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,7 +26,11 @@ pub fn main(tools: Vec<Arc<dyn LocalTool>>) -> ExitCode {
     let dotenv = dotenvy::dotenv();
     let args = Args::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_LOG));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
     match dotenv {
         Ok(_) => {}
         Err(error) if error.not_found() => {}
