@@ -43,6 +43,7 @@ error_codes! {
     MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, "use the method that the README names for this path";
     Unauthenticated = "UNAUTHENTICATED", 401, false, "say who you are: X-Dev-User: NAME in development mode";
     Forbidden = "FORBIDDEN", 403, false, "this belongs to somebody else";
+    ReadOnlyRole = "READ_ONLY_ROLE", 403, false, "an auditor reads everything and changes nothing: ask as a user";
     RateLimited = "RATE_LIMITED", 429, true, "wait a minute";
     ShuttingDown = "SHUTTING_DOWN", 503, true, "the server is stopping; try again when it is back";
     NotReady = "NOT_READY", 503, true, "the server is starting or catching up; try again";

@@ -112,6 +112,7 @@ impl RunStream {
             ConversationEvent::ConversationStarted(_)
             | ConversationEvent::ConversationRenamed(_)
             | ConversationEvent::ConversationDeleted(_)
+            | ConversationEvent::ConversationRead(_)
             | ConversationEvent::TurnPrepared(_)
             | ConversationEvent::TurnRerunPrepared(_)
             | ConversationEvent::RunPrepared(_)

@@ -1,6 +1,7 @@
 //! What can be asked of a conversation.
 
 use super::event::RunCancelReason;
+use crate::event::Role;
 use crate::ids::*;
 use crate::time::Timestamp;
 use serde_json::Value;
@@ -48,6 +49,15 @@ pub enum ConversationCommand {
     Delete {
         /// Who deletes.
         user_id: UserId,
+    },
+    /// Records that somebody with a role reads what belongs to another.
+    RecordRead {
+        /// Who reads.
+        by: UserId,
+        /// By which right.
+        role: Role,
+        /// What is asked for.
+        what: String,
     },
     /// Takes a queued run for a server process.
     ClaimRun {

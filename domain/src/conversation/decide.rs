@@ -40,6 +40,12 @@ impl Conversation {
                 Ok(vec![ConversationRenamed { title, source: TitleSource::Manual }.into()])
             }
             ConversationCommand::Delete { user_id } => self.delete(&user_id),
+            ConversationCommand::RecordRead { by, role, what } => match &self.owner {
+                None => Err(ConversationError::NotFound),
+                Some(owner) if *owner == by => Ok(vec![]),
+                // Also where it was deleted: the log still shows it to those who may read everything.
+                Some(_) => Ok(vec![ConversationRead { by, role, what }.into()]),
+            },
             ConversationCommand::ClaimRun { .. } if self.deleted => Err(ConversationError::NotFound),
             ConversationCommand::ClaimRun { run_id, claim, context_hash } => match self.active_run(&run_id)?.status {
                 RunStatus::Queued => {

@@ -1,6 +1,6 @@
 //! What can happen in a conversation.
 
-use crate::event::event_set;
+use crate::event::{Role, event_set};
 use crate::ids::*;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -293,6 +293,17 @@ pub struct RunCancelled {
     pub partial_text: String,
 }
 
+/// Somebody with a role read what belongs to another: recorded before the answer is sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConversationRead {
+    /// Who read.
+    pub by: UserId,
+    /// By which right.
+    pub role: Role,
+    /// What was asked for, for example `turns`.
+    pub what: String,
+}
+
 event_set! {
     /// What can happen in a conversation.
     ConversationEvent of Conversation {
@@ -311,5 +322,6 @@ event_set! {
         RunSucceeded = 1,
         RunFailed = 1,
         RunCancelled = 1,
+        ConversationRead = 1,
     }
 }

@@ -163,6 +163,7 @@ impl Decider for Conversation {
             }
             ConversationEvent::ConversationRenamed(e) => self.title.clone_from(&e.title),
             ConversationEvent::ConversationDeleted(_) => self.deleted = true,
+            ConversationEvent::ConversationRead(_) => {}
             ConversationEvent::TurnPrepared(e) => {
                 self.latest = Some(LatestTurn {
                     turn_id: e.turn_id.clone(),

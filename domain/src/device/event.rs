@@ -1,6 +1,6 @@
 //! What can happen to a device.
 
-use crate::event::event_set;
+use crate::event::{Role, event_set};
 use crate::ids::*;
 use crate::protocol::RegisteredTool;
 use crate::time::Timestamp;
@@ -72,6 +72,17 @@ pub struct DeviceReplaced {
     pub new_connection_id: ConnectionId,
 }
 
+/// Somebody with a role read what belongs to another: recorded before the answer is sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceRead {
+    /// Who read.
+    pub by: UserId,
+    /// By which right.
+    pub role: Role,
+    /// What was asked for, for example `turns`.
+    pub what: String,
+}
+
 event_set! {
     /// What can happen to a device.
     DeviceEvent of Device {
@@ -81,5 +92,6 @@ event_set! {
         ToolRegistrySynced = 1,
         DeviceDisconnected = 1,
         DeviceReplaced = 1,
+        DeviceRead = 1,
     }
 }

@@ -3,7 +3,7 @@
 use super::event::*;
 use crate::ErrorCode;
 use crate::aggregate::{Decider, adapt_to_cqrs_es};
-use crate::event::AggregateType;
+use crate::event::{AggregateType, Role};
 use crate::ids::*;
 use crate::limits::{MAX_OPEN_TICKETS, TICKET_TTL_MS};
 use crate::protocol::RegisteredTool;
@@ -58,6 +58,15 @@ pub enum DeviceCommand {
         code: u16,
         /// Why.
         reason: String,
+    },
+    /// Records that somebody with a role reads what belongs to another.
+    RecordRead {
+        /// Who reads.
+        by: UserId,
+        /// By which right.
+        role: Role,
+        /// What is asked for.
+        what: String,
     },
 }
 
@@ -195,6 +204,7 @@ impl Decider for Device {
             DeviceCommand::Disconnect { connection_id, code, reason } => {
                 Ok(vec![DeviceDisconnected { connection_id, code, reason }.into()])
             }
+            DeviceCommand::RecordRead { by, role, what } => Ok(vec![DeviceRead { by, role, what }.into()]),
         }
     }
 
@@ -229,6 +239,7 @@ impl Decider for Device {
                     self.connection = None;
                 }
             }
+            DeviceEvent::DeviceRead(_) => {}
         }
     }
 }

@@ -54,6 +54,46 @@ impl fmt::Display for Actor {
     }
 }
 
+/// What an authenticated person may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Reads and changes what is theirs.
+    #[default]
+    User,
+    /// Reads everything and changes nothing; what they read of others is recorded.
+    Auditor,
+    /// Changes what is theirs and reads everything; what they read of others is recorded.
+    Operator,
+}
+
+impl Role {
+    /// As in events and settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Auditor => "auditor",
+            Self::Operator => "operator",
+        }
+    }
+
+    /// Whether what belongs to others may be read.
+    pub const fn reads_all(self) -> bool {
+        match self {
+            Self::User => false,
+            Self::Auditor | Self::Operator => true,
+        }
+    }
+
+    /// Whether anything may be changed.
+    pub const fn changes(self) -> bool {
+        match self {
+            Self::User | Self::Operator => true,
+            Self::Auditor => false,
+        }
+    }
+}
+
 /// What is known about an event besides its payload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadata {

@@ -12,7 +12,7 @@ use std::fmt;
 
 mod metadata;
 
-pub use metadata::{Actor, ActorKind, Metadata};
+pub use metadata::{Actor, ActorKind, Metadata, Role};
 
 /// The kinds of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -64,6 +64,7 @@ impl Calls {
             DeviceEvent::DeviceReplaced(e) => drop(self.ended_connections.insert(e.old_connection_id.clone())),
             DeviceEvent::DeviceTicketIssued(_)
             | DeviceEvent::DeviceTicketConsumed(_)
+            | DeviceEvent::DeviceRead(_)
             | DeviceEvent::DeviceConnected(_)
             | DeviceEvent::ToolRegistrySynced(_) => {}
         }

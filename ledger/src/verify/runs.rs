@@ -78,6 +78,7 @@ impl Runs {
             ConversationEvent::ConversationStarted(_)
             | ConversationEvent::ConversationRenamed(_)
             | ConversationEvent::ConversationDeleted(_)
+            | ConversationEvent::ConversationRead(_)
             | ConversationEvent::TurnPrepared(_)
             | ConversationEvent::TurnRerunPrepared(_) => {}
         }
@@ -121,7 +122,8 @@ impl Runs {
             DeviceEvent::DeviceConnected(_)
             | DeviceEvent::ToolRegistrySynced(_)
             | DeviceEvent::DeviceDisconnected(_)
-            | DeviceEvent::DeviceReplaced(_) => {}
+            | DeviceEvent::DeviceReplaced(_)
+            | DeviceEvent::DeviceRead(_) => {}
         }
     }
 }

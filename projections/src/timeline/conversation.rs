@@ -9,6 +9,7 @@ pub(super) fn tell(event: &ConversationEvent) -> Told {
         ConversationEvent::ConversationRenamed(e) => {
             Told::new(format!("the conversation is called {} now", quoted(&e.title)))
         }
+        ConversationEvent::ConversationRead(e) => Told::new(format!("{} {} read: {}", e.role.as_str(), e.by, e.what)),
         ConversationEvent::ConversationDeleted(_) => Told::new("the conversation was removed"),
         ConversationEvent::TurnPrepared(e) => {
             Told::new(format!("asked question {}: {}", e.sequence_no, quoted(&e.content)))

@@ -49,6 +49,7 @@ pub(super) fn device(event: &DeviceEvent) -> Told {
     match event {
         DeviceEvent::DeviceTicketIssued(_) => Told::new("a ticket was given out"),
         DeviceEvent::DeviceTicketConsumed(_) => Told::new("a ticket was used"),
+        DeviceEvent::DeviceRead(e) => Told::new(format!("{} {} read: {}", e.role.as_str(), e.by, e.what)),
         DeviceEvent::DeviceConnected(e) => {
             let id = &e.connection_id;
             Told::new(format!("device connected: connection {id} to server process {}", e.node_id))

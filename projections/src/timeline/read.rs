@@ -171,6 +171,7 @@ impl Found {
             ConversationEvent::ConversationStarted(_)
             | ConversationEvent::ConversationRenamed(_)
             | ConversationEvent::ConversationDeleted(_)
+            | ConversationEvent::ConversationRead(_)
             | ConversationEvent::InterruptResolved(_)
             | ConversationEvent::InterruptCancelled(_)
             | ConversationEvent::InterruptExpired(_) => false,
@@ -185,6 +186,7 @@ impl Found {
             DeviceEvent::DeviceReplaced(e) => self.connections.contains(&e.old_connection_id),
             DeviceEvent::DeviceTicketIssued(_)
             | DeviceEvent::DeviceTicketConsumed(_)
+            | DeviceEvent::DeviceRead(_)
             | DeviceEvent::ToolRegistrySynced(_) => false,
         }
     }

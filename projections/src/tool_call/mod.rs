@@ -303,6 +303,7 @@ fn run_ended(event: &RecordedEvent, decoded: &ConversationEvent) -> Vec<Change> 
         ConversationEvent::ConversationStarted(_)
         | ConversationEvent::ConversationRenamed(_)
         | ConversationEvent::ConversationDeleted(_)
+        | ConversationEvent::ConversationRead(_)
         | ConversationEvent::TurnPrepared(_)
         | ConversationEvent::TurnRerunPrepared(_)
         | ConversationEvent::RunPrepared(_)
@@ -323,6 +324,7 @@ fn socket_ended(event: &RecordedEvent, decoded: &DeviceEvent) -> Vec<Change> {
         DeviceEvent::DeviceReplaced(e) => &e.old_connection_id,
         DeviceEvent::DeviceTicketIssued(_)
         | DeviceEvent::DeviceTicketConsumed(_)
+        | DeviceEvent::DeviceRead(_)
         | DeviceEvent::DeviceConnected(_)
         | DeviceEvent::ToolRegistrySynced(_) => return vec![],
     };
