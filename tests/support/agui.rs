@@ -1,6 +1,6 @@
 //! The order rules of an AG-UI stream, checked for every stream that a test reads to its end.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The text of a field, or nothing.
@@ -91,4 +91,24 @@ pub fn assert_in_order(thread_id: &str, run_id: &str, events: &[Value]) {
             fail("out of order, or with other ids", event);
         }
     }
+}
+
+/// The same for the stream of a resumed run: the calls of the runs before it are known.
+pub fn assert_in_order_after(thread_id: &str, run_id: &str, known: impl IntoIterator<Item = String>, events: &[Value]) {
+    let own: BTreeSet<&str> = events
+        .iter()
+        .filter(|event| event["type"] == "TOOL_CALL_START")
+        .map(|event| text(event, "toolCallId"))
+        .collect();
+    let answered: BTreeSet<&str> = events
+        .iter()
+        .filter(|event| event["type"] == "TOOL_CALL_RESULT")
+        .map(|event| text(event, "toolCallId"))
+        .collect();
+    let mut all = events.to_vec();
+    let known = known.into_iter().filter(|id| answered.contains(id.as_str()) && !own.contains(id.as_str()));
+    let before =
+        known.flat_map(|id| ["TOOL_CALL_START", "TOOL_CALL_END"].map(|kind| json!({ "type": kind, "toolCallId": id })));
+    all.splice(1..1, before);
+    assert_in_order(thread_id, run_id, &all);
 }

@@ -94,6 +94,18 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// From a first step's reply.
+    pub fn prepared(reply: &Value, content: &str) -> Self {
+        let id = |name: &str| reply[name].as_str().unwrap_or_else(|| panic!("no {name} in {reply}")).to_owned();
+        Self {
+            conversation_id: id("conversation_id"),
+            turn_id: id("turn_id"),
+            run_id: id("run_id"),
+            user_message_id: id("user_message_id"),
+            content: content.to_owned(),
+        }
+    }
+
     /// The second step's body.
     pub fn input(&self) -> Value {
         json!({
@@ -222,6 +234,21 @@ impl Client {
             inside.push(json!({ "turns": self.turns(id).await, "tool_calls": calls }));
         }
         json!({ "conversations": conversations, "inside": inside, "devices": self.devices().await })
+    }
+
+    /// A rerun of a turn: with content an edit, without a retry.
+    pub async fn rerun(&self, asked: &Asked, content: Option<&str>) -> Asked {
+        let mut body = json!({ "turn_id": asked.turn_id, "idempotency_key": new_id() });
+        if let Some(content) = content {
+            body["content"] = content.into();
+        }
+        let prepared = self.post("/api/turns/rerun", &body).await.ok();
+        Asked::prepared(&prepared, content.unwrap_or(&asked.content))
+    }
+
+    /// A request of this user.
+    pub(crate) fn request(&self, method: reqwest::Method, path: &str) -> RequestBuilder {
+        self.identified(self.http.request(method, format!("{}{path}", self.base)))
     }
 
     fn identified(&self, request: RequestBuilder) -> RequestBuilder {

@@ -15,7 +15,9 @@ pub mod log;
 pub mod model;
 pub mod process;
 pub mod raw_device;
+pub mod scripted;
 pub mod server;
+pub mod sse;
 pub mod wait;
 pub mod workspace;
 
@@ -26,7 +28,9 @@ pub use log::{Fact, Log};
 pub use model::{ModelEndpoint, Reply};
 pub use process::{DeviceProcess, Finished, KilledServer, Process, ServerProcess, Traces};
 pub use raw_device::{RawDevice, RawSocket, SocketEnd};
+pub use scripted::{Script, ScriptedModel};
 pub use server::TestServer;
+pub use sse::{Frame, SseStream};
 pub use wait::{DEADLINE, eventually};
 pub use workspace::workspace;
 

@@ -5,8 +5,10 @@ use crate::data::{self, Data};
 use crate::log::Log;
 use crate::model::ModelEndpoint;
 use devmind_api::config::{ModelConfig, ServerConfig};
+use devmind_api::model::Model;
 use devmind_api::{Server, ServerHandle};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// A server that serves. A test ends with [`TestServer::finish`], which checks log and views; one
 /// that forgets it fails.
@@ -15,6 +17,7 @@ pub struct TestServer {
     pub data: Data,
     /// Its settings.
     pub config: ServerConfig,
+    model: Option<Arc<dyn Model>>,
     handle: Option<ServerHandle>,
     finished: bool,
 }
@@ -30,8 +33,24 @@ impl TestServer {
         Self::start_with(|config| config.model = Some(endpoint.config())).await
     }
 
+    /// With a model in this process.
+    pub async fn with_scripted(model: Arc<dyn Model>) -> Self {
+        Self::scripted_with(model, |_| {}).await
+    }
+
+    /// With a model in this process and other settings.
+    pub async fn scripted_with(model: Arc<dyn Model>, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let (data, config) = Self::settings(change);
+        Self::open(data, config, Some(model)).await
+    }
+
     /// With other settings.
     pub async fn start_with(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let (data, config) = Self::settings(change);
+        Self::open(data, config, None).await
+    }
+
+    fn settings(change: impl FnOnce(&mut ServerConfig)) -> (Data, ServerConfig) {
         let data = Data::new();
         let mut config = ServerConfig {
             listen: "127.0.0.1:0".to_owned(),
@@ -40,14 +59,18 @@ impl TestServer {
             ..ServerConfig::default()
         };
         change(&mut config);
-        Self::open(data, config).await
+        (data, config)
     }
 
-    async fn open(data: Data, config: ServerConfig) -> Self {
-        let server = Server::open(&config).await.expect("the server starts");
+    async fn open(data: Data, config: ServerConfig, model: Option<Arc<dyn Model>>) -> Self {
+        let server = match &model {
+            Some(model) => Server::open_with_model(&config, model.clone()).await,
+            None => Server::open(&config).await,
+        };
+        let server = server.expect("the server starts");
         // A restart serves at the same address, where devices look for it.
         let config = ServerConfig { listen: server.address().to_string(), ..config };
-        Self { data, config, handle: Some(server.spawn()), finished: false }
+        Self { data, config, model, handle: Some(server.spawn()), finished: false }
     }
 
     fn handle(&self) -> &ServerHandle {
@@ -82,7 +105,7 @@ impl TestServer {
     /// Stops in order; the end of the process must be the last event, and the log must verify.
     pub async fn stop(mut self) -> Stopped {
         self.stop_and_check().await;
-        Stopped { data: self.data.clone(), config: self.config.clone() }
+        Stopped { data: self.data.clone(), config: self.config.clone(), model: self.model.clone() }
     }
 
     /// Stops and starts again over the same files.
@@ -128,12 +151,13 @@ pub struct Stopped {
     pub data: Data,
     /// Its settings.
     pub config: ServerConfig,
+    model: Option<Arc<dyn Model>>,
 }
 
 impl Stopped {
     /// Starts again over the same files.
     pub async fn start(self) -> TestServer {
-        TestServer::open(self.data, self.config).await
+        TestServer::open(self.data, self.config, self.model).await
     }
 
     /// Starts again with a model.
