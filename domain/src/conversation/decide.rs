@@ -211,7 +211,13 @@ impl Conversation {
         let turn = self.latest.as_ref().ok_or(ConversationError::InterruptNotFound)?;
         let mut events = Vec::new();
         let mut decided: Vec<&InterruptId> = Vec::new();
-        for (interrupt_id, approved) in &answer.decisions {
+        for (index, (interrupt_id, approved)) in answer.decisions.iter().enumerate() {
+            // Named twice in one request: as if the second answer came after the first.
+            match answer.decisions[..index].iter().find(|(earlier, _)| earlier == interrupt_id) {
+                Some((_, earlier)) if earlier == approved => continue,
+                Some(_) => return Err(ConversationError::InterruptAlreadyResolved),
+                None => {}
+            }
             let interrupt = turn.interrupts.iter().find(|own| own.interrupt_id == *interrupt_id);
             let interrupt = interrupt.ok_or(ConversationError::InterruptNotFound)?;
             match &interrupt.status {

@@ -26,8 +26,8 @@ pub enum ConversationError {
     /// Only the latest turn can be answered anew.
     #[error("only the latest turn can be answered anew")]
     TurnNotLatest,
-    /// There is no such interrupt in the latest turn.
-    #[error("there is no such approval to answer")]
+    /// It is not one of the latest thread's: a newer question or answer took its place.
+    #[error("this approval has made way for a newer question or answer")]
     InterruptNotFound,
     /// The interrupt was answered the other way.
     #[error("the approval was already answered the other way")]
@@ -57,9 +57,9 @@ impl ConversationError {
             Self::RunNotFound => ErrorCode::RunNotFound,
             Self::AlreadyClaimed => ErrorCode::RunAlreadyClaimed,
             Self::TurnNotLatest => ErrorCode::TurnNotLatest,
-            Self::InterruptNotFound => ErrorCode::InterruptNotFound,
             Self::InterruptAlreadyResolved => ErrorCode::InterruptAlreadyResolved,
-            Self::InterruptClosed => ErrorCode::InterruptClosed,
+            // Whoever found the conversation by the interrupt knows that there was one.
+            Self::InterruptNotFound | Self::InterruptClosed => ErrorCode::InterruptClosed,
             Self::InterruptExpired => ErrorCode::InterruptExpired,
             Self::RunExecuting => ErrorCode::RunInProgress,
             Self::RunNotActive => ErrorCode::RunNotActive,
