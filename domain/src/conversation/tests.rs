@@ -1,11 +1,16 @@
 //! The rules of a conversation, as given/when/then.
 
+mod approvals;
+mod ending;
+mod reading;
+mod rerun;
+
 use super::*;
 use crate::ErrorCode;
 use crate::aggregate::Decider;
-use crate::event::Role;
 use crate::ids::*;
 use crate::limits::MAX_TITLE_CHARS;
+use crate::time::Timestamp;
 use cqrs_es::test::TestFramework;
 
 type Command = ConversationCommand;
@@ -133,6 +138,87 @@ fn running() -> Vec<Event> {
 }
 fn interrupted() -> Vec<Event> {
     then(running(), RunInterrupted { run_id: "r1".into() })
+}
+
+fn at(moment: i64) -> Timestamp {
+    Timestamp::from_micros(moment)
+}
+/// A question to a person about call `c{n}` of thread g1.
+fn asked(n: u32, expires_at: Option<Timestamp>) -> NewInterrupt {
+    NewInterrupt {
+        interrupt_id: format!("i{n}").into(),
+        tool_call_id: ToolCallId::of(&"g1".into(), &format!("c{n}")),
+        tool: "demo_text".into(),
+        arguments: serde_json::json!({ "n": n }),
+        arguments_hash: format!("h{n}"),
+        message: "Allow?".into(),
+        expires_at,
+    }
+}
+fn raised_by(run_id: &str, n: u32, expires_at: Option<Timestamp>) -> Event {
+    let new = asked(n, expires_at);
+    InterruptRaised {
+        interrupt_id: new.interrupt_id,
+        run_id: run_id.into(),
+        turn_id: "t1".into(),
+        kind: InterruptKind::ToolApproval,
+        tool_call_id: new.tool_call_id,
+        tool: new.tool,
+        arguments: new.arguments,
+        arguments_hash: new.arguments_hash,
+        message: new.message,
+        expires_at,
+    }
+    .into()
+}
+/// Run r1 waits for the interrupts i1, i2 … with these deadlines.
+fn waiting(deadlines: &[Option<Timestamp>]) -> Vec<Event> {
+    let raised = (1..).zip(deadlines).map(|(n, deadline)| raised_by("r1", n, *deadline));
+    let raised: Vec<_> = raised.collect();
+    then([running(), raised].concat(), RunInterrupted { run_id: "r1".into() })
+}
+fn resolved(n: u32, approved: bool) -> Event {
+    let (resolved_by, arguments_hash) = ("alice".into(), format!("h{n}"));
+    InterruptResolved { interrupt_id: format!("i{n}").into(), approved, resolved_by, arguments_hash }.into()
+}
+fn expired(n: u32) -> Event {
+    InterruptExpired { interrupt_id: format!("i{n}").into() }.into()
+}
+fn withdrawn(n: u32, reason: InterruptCancelReason) -> Event {
+    InterruptCancelled { interrupt_id: format!("i{n}").into(), reason }.into()
+}
+/// The run that goes on after `parent`, which was number `run_seq - 1` of turn t1.
+fn resumed(run_id: &str, parent: &str, run_seq: u32) -> Event {
+    RunPrepared {
+        run_id: run_id.into(),
+        turn_id: "t1".into(),
+        kind: RunKind::Resume,
+        trigger: RunTrigger::Approval,
+        run_seq,
+        graph_thread_id: "g1".into(),
+        parent_run_id: Some(parent.into()),
+        device_id: Some("laptop".into()),
+    }
+    .into()
+}
+/// Alice's answers at moment 5; the run that may go on is r2.
+fn answer(decisions: &[(u32, bool)]) -> Answer {
+    Answer {
+        user_id: "alice".into(),
+        decisions: decisions.iter().map(|(n, approved)| (format!("i{n}").into(), *approved)).collect(),
+        now: at(5),
+        run_id: "r2".into(),
+    }
+}
+fn rerun(content: Option<&str>) -> Rerun {
+    Rerun {
+        user_id: "alice".into(),
+        turn_id: "t1".into(),
+        content: content.map(Into::into),
+        message_id: "q1-edited".into(),
+        run_id: "r1-again".into(),
+        graph_thread_id: "g1-again".into(),
+    }
 }
 
 #[test]
@@ -295,39 +381,6 @@ fn a_title_is_the_first_fifty_characters_and_never_half_of_one() {
 }
 
 #[test]
-fn interrupts_are_open_until_decided_cancelled_or_expired() {
-    let raise = |n: u32| InterruptRaised {
-        interrupt_id: format!("i{n}").into(),
-        run_id: "r1".into(),
-        turn_id: "t1".into(),
-        kind: InterruptKind::ToolApproval,
-        tool_call_id: ToolCallId::of(&"g1".into(), "c"),
-        tool: "demo_text".into(),
-        arguments: serde_json::json!({}),
-        arguments_hash: "h".into(),
-        message: "Allow?".into(),
-        expires_at: None,
-    };
-    let mut state = Conversation::default();
-    for event in running().into_iter().chain((1..=4).map(|n| raise(n).into())) {
-        state.evolve(&event);
-    }
-    let resolved = InterruptResolved {
-        interrupt_id: "i1".into(),
-        approved: true,
-        resolved_by: "alice".into(),
-        arguments_hash: "h".into(),
-    };
-    state.evolve(&resolved.into());
-    state.evolve(&InterruptCancelled { interrupt_id: "i3".into(), reason: InterruptCancelReason::Edited }.into());
-    state.evolve(&InterruptExpired { interrupt_id: "i4".into() }.into());
-    assert_eq!(
-        state.latest.expect("a turn").open_interrupts().map(|open| open.interrupt_id.clone()).collect::<Vec<_>>(),
-        vec![InterruptId::from("i2")]
-    );
-}
-
-#[test]
 fn the_state_stays_the_same_size_whatever_the_history() {
     let mut state = Conversation::default();
     let mut sizes = std::collections::BTreeSet::new();
@@ -337,20 +390,4 @@ fn the_state_stays_the_same_size_whatever_the_history() {
         sizes.insert(crate::canonical::canonical_json(&state).len());
     }
     assert_eq!(sizes.len(), 1, "{sizes:?}");
-}
-
-#[test]
-fn a_read_of_somebody_elses_conversation_is_recorded_and_changes_nothing() {
-    let read = |by: &str| Command::RecordRead { by: by.into(), role: Role::Auditor, what: "turns".into() };
-    let recorded: Event = ConversationRead { by: "carol".into(), role: Role::Auditor, what: "turns".into() }.into();
-    for given in [queued(), running(), interrupted(), then(then(running(), succeeded("r1")), ConversationDeleted {})] {
-        check(&given, read("carol"), Ok(vec![recorded.clone()]));
-        check(&given, read("alice"), Ok(vec![]));
-        let mut state = Conversation::default();
-        given.iter().for_each(|event| state.evolve(event));
-        let before = state.clone();
-        state.evolve(&recorded);
-        assert_eq!(state, before);
-    }
-    check(&[], read("carol"), Err(ConversationError::NotFound));
 }

@@ -1,5 +1,7 @@
 //! The rules of a tool call, as given/when/then.
 
+mod decide;
+
 use super::*;
 use crate::ErrorCode;
 use crate::aggregate::Decider;
@@ -187,35 +189,6 @@ fn a_call_that_the_device_may_have_forgotten_is_not_sent_again() {
     check(&sent(1), send(Dispatch { age_ms: limit, ..dispatch() }), Ok(vec![dispatched(2)]));
     check(&sent(1), send(Dispatch { age_ms: limit + 1, ..dispatch() }), Err(ToolCallError::TooOld));
     assert_eq!(ToolCallError::TooOld.code(), ErrorCode::CallTooOld);
-}
-
-#[test]
-fn a_refused_call_is_recorded_with_its_reason_and_never_dispatched() {
-    check(&[], refuse(request("a")), Ok(refused()));
-    check(&refused(), refuse(request("a")), Ok(vec![]));
-    assert!(fold(&refused()).is_settled());
-}
-
-#[test]
-fn a_refusal_does_not_settle_a_call_that_was_sent_before() {
-    check(&sent(1), refuse(request("a")), Ok(vec![]));
-    check(
-        &sent(1),
-        record(report(1, ResultStatus::Succeeded), laptop()),
-        Ok(vec![report(1, ResultStatus::Succeeded).into()]),
-    );
-}
-
-#[test]
-fn a_stage_that_allows_or_asks_does_not_settle_the_call() {
-    for (decision, expected) in
-        [(Decision::Allow, Ok(vec![dispatched(1)])), (Decision::Ask, Err(ToolCallError::NotApproved))]
-    {
-        let decided = ToolCallDecided { stage: "policy".into(), decision, code: "OK".into(), by: "policy".into() };
-        let given = vec![request("a").into(), decided.into()];
-        assert!(!fold(&given).is_settled());
-        check(&given, send(dispatch()), expected);
-    }
 }
 
 #[test]
