@@ -8,6 +8,7 @@ use std::fmt;
 /// Its text is RFC 3339 with exactly six fractional digits, so that texts sort as moments do:
 /// `2026-11-29T22:04:51.123456Z`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(value_type = String, format = DateTime))]
 pub struct Timestamp(i64);
 
 impl Timestamp {

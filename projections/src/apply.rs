@@ -18,6 +18,7 @@ const MAX_REASON_CHARS: usize = 500;
 
 /// Why a projection stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Failure {
     /// The event it failed on.
     pub position: u64,

@@ -34,6 +34,7 @@ struct Inner {
 
 /// How a projection stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProjectionStatus {
     /// Its name.
     pub name: String,

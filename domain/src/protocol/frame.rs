@@ -20,6 +20,7 @@ pub struct Envelope<T> {
 
 /// A tool as a device offers it. The server has its own catalogue: this only enables entries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RegisteredTool {
     /// For example `workspace.read_file`.
     pub name: String,

@@ -18,6 +18,7 @@ pub enum Target {
 
 /// How much harm a tool can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Risk {
     /// Shows names; nobody is asked.

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 /// One line of `GET /api/conversations`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ConversationRow {
     /// The conversation.
     pub id: ConversationId,
@@ -23,6 +24,7 @@ pub struct ConversationRow {
 
 /// One turn of `GET /api/turns`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TurnRow {
     /// The turn.
     pub id: TurnId,
@@ -54,6 +56,7 @@ pub struct TurnRow {
 
 /// An open interrupt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PendingApproval {
     /// The interrupt.
     pub interrupt_id: InterruptId,
@@ -69,6 +72,7 @@ pub struct PendingApproval {
 
 /// A tool call as a turn shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TurnToolCall {
     /// The call.
     pub tool_call_id: ToolCallId,
@@ -84,6 +88,7 @@ pub struct TurnToolCall {
 
 /// The run that counts for a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ActiveRunRow {
     /// The run.
     pub run_id: RunId,

@@ -55,7 +55,7 @@ fn device_changes(event: &RecordedEvent, user: &UserId, device: &DeviceId, decod
     match decoded {
         DeviceEvent::DeviceTicketIssued(_) | DeviceEvent::DeviceTicketConsumed(_) | DeviceEvent::DeviceRead(_) => {
             vec![]
-        },
+        }
         DeviceEvent::DeviceConnected(e) => vec![change!(
             "INSERT INTO devices (user_id, device_id, online, connection_id, connection_epoch, node_id, node_epoch, \
              instance_id, journal_id, version, remote, last_seen, connected_at) \

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 /// One device of `GET /api/devices`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeviceRow {
     /// The device.
     pub device_id: DeviceId,

@@ -17,6 +17,7 @@ pub enum ToolCallQuery {
 
 /// One tool call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolCallRow {
     /// The call.
     pub tool_call_id: ToolCallId,
@@ -97,6 +98,7 @@ pub struct ToolCallRow {
 
 /// One sending of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolAttemptRow {
     /// 1, 2, 3 …
     pub attempt_no: u32,
