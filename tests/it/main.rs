@@ -5,6 +5,8 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agui_peer;
+mod approval_cases;
+mod approvals;
 mod asking;
 mod bad_requests;
 mod bad_start;

@@ -194,6 +194,11 @@ fn begin(run: &RunRow, thread: &mut Thread) -> ApiResult<Vec<ThreadEvent>> {
 /// The client must name the approvals that were answered; what it says about them is not believed.
 async fn check_resume(app: &App, run: &RunRow, input: &RunAgentInput) -> ApiResult<()> {
     let (conversation, _) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
+    let active = conversation.latest.as_ref().and_then(|turn| turn.run.as_ref());
+    if active.is_none_or(|active| active.run_id != run.run_id) {
+        // What was decided then is no longer at hand, and cannot matter: the run is over.
+        return Err(ApiError::of(ErrorCode::RunAlreadyClaimed));
+    }
     let named: BTreeSet<&str> = input.resume.iter().map(|entry| entry.interrupt_id.as_str()).collect();
     let interrupts = || conversation.latest.iter().flat_map(|turn| &turn.interrupts);
     let known = |id: &&str| interrupts().any(|own| own.interrupt_id.as_str() == *id);

@@ -4,11 +4,11 @@
 use crate::error::{ApiError, ApiResult};
 use crate::ids::{new_id, now};
 use crate::state::App;
-use devmind_domain::ErrorCode;
 use devmind_domain::canonical::hash_json;
 use devmind_domain::conversation::*;
-use devmind_domain::event::{Actor, DomainEvent, RecordedEvent};
+use devmind_domain::event::{Actor, AggregateType, DomainEvent, RecordedEvent, StreamId};
 use devmind_domain::ids::*;
+use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{AppendError, ExecuteError, Idempotency, execute};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -179,43 +179,40 @@ fn run_id_of(command: &ConversationCommand) -> Option<&RunId> {
     }
 }
 
-/// The reply is a function of what was appended, so that it is the same whenever it is given.
+/// The reply is a function of the log as it stood after the request's own events, so that it is the
+/// same whenever it is given.
 async fn reply(app: &App, conversation_id: &ConversationId, events: &[Arc<RecordedEvent>]) -> ApiResult<Prepared> {
     // Where the first request made a new conversation, a repetition carries another id.
     let conversation_id =
         events.first().map_or_else(|| conversation_id.clone(), |event| event.stream.aggregate_id.as_str().into());
-    let (mut message_id, mut run) = (None, None);
-    for event in events {
+    // A request that had nothing to change is answered from how things stand.
+    let until = events.last().map_or(u64::MAX, |event| event.sequence);
+    let turn = conversation_at(app, &conversation_id, until).await?.latest;
+    let turn = turn.ok_or_else(|| ApiError::of(ErrorCode::ConversationNotFound))?;
+    let open_interrupts: Vec<_> = turn.open_interrupts().map(|open| open.interrupt_id.clone()).collect();
+    let run = turn.run.as_ref();
+    let waits = run.is_some_and(|run| run.status == RunStatus::Interrupted);
+    Ok(Prepared {
+        conversation_id,
+        turn_id: turn.turn_id.clone(),
+        run_id: run.filter(|_| !waits).map(|run| run.run_id.clone()),
+        user_message_id: turn.message_id.clone(),
+        kind: if waits { RunKind::Resume.as_str() } else { run.map_or("", |run| run.kind.as_str()) },
+        open_interrupts,
+    })
+}
+
+/// The conversation after its event `until`.
+async fn conversation_at(app: &App, id: &ConversationId, until: u64) -> ApiResult<Conversation> {
+    let stream = StreamId::new(AggregateType::Conversation, id.as_str());
+    let events = app.ledger.reader().read_stream(&stream, 0).await?;
+    let mut conversation = Conversation::default();
+    for event in events.iter().take_while(|event| event.sequence <= until) {
         match event.decode() {
-            Ok(DomainEvent::Conversation(ConversationEvent::TurnPrepared(e))) => message_id = Some(e.message_id),
-            Ok(DomainEvent::Conversation(ConversationEvent::TurnRerunPrepared(e))) => message_id = Some(e.message_id),
-            Ok(DomainEvent::Conversation(ConversationEvent::RunPrepared(e))) => run = Some(e),
+            Ok(DomainEvent::Conversation(event)) => conversation.evolve(&event),
             Ok(_) => {}
             Err(error) => return Err(ApiError::internal(ErrorCode::Internal, &error)),
         }
     }
-    if let (Some(user_message_id), Some(run)) = (&message_id, &run) {
-        return Ok(Prepared {
-            conversation_id,
-            turn_id: run.turn_id.clone(),
-            run_id: Some(run.run_id.clone()),
-            user_message_id: user_message_id.clone(),
-            kind: run.kind.as_str(),
-            open_interrupts: Vec::new(),
-        });
-    }
-    // An answer to an approval: the question is the turn's, the run may have to wait for others.
-    let (conversation, _) = devmind_ledger::load::<Conversation>(app.ledger.reader(), conversation_id.as_str()).await?;
-    let turn = conversation.latest.ok_or_else(|| ApiError::of(ErrorCode::InterruptNotFound))?;
-    let resumed = run.map(|run| run.run_id);
-    let active = turn.run.as_ref().filter(|run| run.kind == RunKind::Resume).map(|run| run.run_id.clone());
-    let open_interrupts: Vec<_> = turn.open_interrupts().map(|open| open.interrupt_id.clone()).collect();
-    Ok(Prepared {
-        conversation_id,
-        turn_id: turn.turn_id.clone(),
-        run_id: resumed.or(active.filter(|_| open_interrupts.is_empty())),
-        user_message_id: turn.message_id.clone(),
-        kind: RunKind::Resume.as_str(),
-        open_interrupts,
-    })
+    Ok(conversation)
 }
