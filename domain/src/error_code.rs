@@ -58,7 +58,7 @@ error_codes! {
     TurnNotFound = "TURN_NOT_FOUND", 404, false, "check turn_id";
     InterruptNotFound = "INTERRUPT_NOT_FOUND", 404, false, "check interrupt_id: read the turn again for its open approvals";
     InterruptAlreadyResolved = "INTERRUPT_ALREADY_RESOLVED", 409, false, "the approval was answered the other way; the first answer counts";
-    InterruptClosed = "INTERRUPT_CLOSED", 409, false, "the approval was cancelled; read the turn again";
+    InterruptClosed = "INTERRUPT_CLOSED", 409, false, "the approval is no longer open; read the turn again";
     InterruptExpired = "INTERRUPT_EXPIRED", 409, false, "the time to answer is over; continue the run or ask anew";
     InterruptMismatch = "INTERRUPT_MISMATCH", 400, false, "resume[].interruptId must name the approvals that were answered";
     RunAlreadyClaimed = "RUN_ALREADY_CLAIMED", 409, false, "a run is executed once; ask a new question";

@@ -3,16 +3,18 @@
 
 mod commands;
 mod golden;
+mod invariants;
 mod random;
 
 use commands::Domain;
-use devmind_domain::conversation::{Conversation, ConversationEvent};
+use devmind_domain::conversation::Conversation;
 use devmind_domain::device::{Device, DeviceEvent};
 use devmind_domain::event::{AggregateType, DomainEvent, EventSet};
 use devmind_domain::node::Node;
 use devmind_domain::thread::{Thread, ThreadEvent};
 use devmind_domain::tool_call::{Decision, ToolCall, ToolCallEvent};
 use random::Random;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
@@ -53,38 +55,16 @@ fn run<A: Domain + PartialEq + Debug>(inspect: impl Fn(&[A::Event])) {
 }
 
 #[test]
-fn a_replayed_conversation_equals_the_live_one_and_has_one_claim_and_one_end_a_run() {
+fn a_replayed_conversation_equals_the_live_one_and_keeps_the_rules_of_runs_and_interrupts() {
+    let seen = RefCell::new(BTreeSet::new());
     run::<Conversation>(|log| {
-        let (mut claimed, mut ended, mut active) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let mut turns = 0;
-        for event in log {
-            match event {
-                ConversationEvent::TurnPrepared(e) => {
-                    turns += 1;
-                    assert_eq!(e.sequence_no, turns);
-                }
-                ConversationEvent::RunPrepared(e) => {
-                    active.insert(&e.run_id);
-                    assert_eq!(active.len(), 1, "at most one active run a conversation: {log:?}");
-                }
-                ConversationEvent::RunClaimed(e) => assert!(claimed.insert(&e.run_id), "claimed twice: {log:?}"),
-                ConversationEvent::RunSucceeded(e) => {
-                    assert!(ended.insert(&e.run_id) && claimed.contains(&e.run_id), "{log:?}");
-                    active.remove(&e.run_id);
-                }
-                ConversationEvent::RunFailed(e) => {
-                    assert!(ended.insert(&e.run_id) && claimed.contains(&e.run_id), "{log:?}");
-                    active.remove(&e.run_id);
-                }
-                ConversationEvent::RunCancelled(e) => {
-                    assert!(ended.insert(&e.run_id), "{log:?}");
-                    active.remove(&e.run_id);
-                }
-                ConversationEvent::ConversationStarted(_) => assert_eq!(turns, 0),
-                other => panic!("no command of these causes {other:?}"),
-            }
-        }
+        invariants::conversation(log);
+        seen.borrow_mut().extend(log.iter().map(EventSet::type_name));
     });
+    let of_conversations =
+        DomainEvent::all_types().into_iter().filter(|(kind, ..)| *kind == AggregateType::Conversation);
+    let all: BTreeSet<_> = of_conversations.map(|(_, name, _)| name).collect();
+    assert_eq!(seen.into_inner(), all, "the commands explore too little");
 }
 
 #[test]
@@ -113,12 +93,14 @@ fn a_replayed_thread_equals_the_live_one_and_every_call_has_at_most_one_result()
 fn a_replayed_tool_call_equals_the_live_one_and_is_settled_at_most_once() {
     run::<ToolCall>(|log| {
         let (mut attempts, mut results, mut refused, mut requests) = (0, 0, 0, 0);
+        let mut last_decision = None;
         for event in log {
             match event {
                 ToolCallEvent::ToolCallRequested(_) => requests += 1,
                 ToolCallEvent::ToolDispatched(e) => {
                     attempts += 1;
                     assert_eq!((e.attempt_no, requests, results, refused), (attempts, 1, 0, 0), "{log:?}");
+                    assert_ne!(last_decision, Some(Decision::Ask), "sent while a person is asked: {log:?}");
                 }
                 ToolCallEvent::ToolResultRecorded(e) => {
                     results += 1;
@@ -131,6 +113,7 @@ fn a_replayed_tool_call_equals_the_live_one_and_is_settled_at_most_once() {
                 ToolCallEvent::ToolCallDecided(e) => {
                     assert_eq!((attempts, refused), (0, 0), "a decision after a dispatch or a refusal: {log:?}");
                     refused += u32::from(e.decision == Decision::Deny);
+                    last_decision = Some(e.decision);
                 }
                 ToolCallEvent::ToolOutcomeRevised(_) => panic!("no command of these causes {event:?}"),
             }

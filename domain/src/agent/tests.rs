@@ -1,5 +1,7 @@
 //! The agent's decisions, its prompt and its loop.
 
+mod approvals;
+
 use super::*;
 use crate::aggregate::Decider;
 use crate::ids::*;

@@ -1,8 +1,9 @@
 //! Random commands over few ids, so that they often meet.
 
+mod conversation;
+
 use super::random::Random;
 use devmind_domain::canonical::call_hash;
-use devmind_domain::conversation::{Ask, Claim, Conversation, ConversationCommand, RunCancelReason};
 use devmind_domain::device::{Device, DeviceCommand};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::{Node, NodeCommand};
@@ -16,47 +17,6 @@ use serde_json::json;
 pub trait Domain: Decider {
     /// A command that may follow.
     fn command(&self, random: &mut Random) -> Self::Command;
-}
-
-impl Domain for Conversation {
-    fn command(&self, random: &mut Random) -> ConversationCommand {
-        // Ids of turns and runs are never used twice: the caller makes them anew.
-        let latest = self.latest.as_ref().map_or(0, |turn| turn.sequence_no as usize);
-        let run_id = format!("r{}", if random.one_in(4) { random.below(latest + 2) } else { latest }).into();
-        let claim = Claim { node_id: "node-1".into(), epoch: random.of(&[1, 1, 1, 2]) };
-        match random.below(6) {
-            0 => {
-                let n = latest + 1;
-                ConversationCommand::Ask(Ask {
-                    user_id: random.of(&["alice", "alice", "alice", "alice", "mallory"]).into(),
-                    existing: random.one_in(2),
-                    turn_id: format!("t{n}").into(),
-                    message_id: format!("q{n}").into(),
-                    run_id: format!("r{n}").into(),
-                    graph_thread_id: format!("g{n}").into(),
-                    content: "question".into(),
-                    device_id: random.one_in(2).then(|| "laptop".into()),
-                })
-            }
-            1 | 2 => ConversationCommand::ClaimRun { run_id, claim, context_hash: "h".into() },
-            3 => ConversationCommand::CompleteRun { run_id, claim, message_id: "a".into(), answer: "yes".into() },
-            4 => ConversationCommand::FailRun {
-                run_id,
-                claim,
-                error_code: "MODEL_TIMEOUT".into(),
-                error_message: "silent".into(),
-                message_id: None,
-                partial_text: String::new(),
-            },
-            _ => ConversationCommand::CancelRun {
-                run_id,
-                claim,
-                reason: RunCancelReason::Stopped,
-                message_id: Some("a".into()),
-                partial_text: "ye".into(),
-            },
-        }
-    }
 }
 
 impl Domain for Thread {
@@ -152,12 +112,12 @@ fn result(random: &mut Random, executed_attempt_no: u32) -> ToolResultRecorded {
 impl Domain for ToolCall {
     fn command(&self, random: &mut Random) -> ToolCallCommand {
         let attempt_no = random.below(5) as u32;
-        match random.below(20) {
-            0 => ToolCallCommand::Decide {
+        match random.below(22) {
+            0 | 20 | 21 => ToolCallCommand::Decide {
                 request: Box::new(request(random)),
                 decided: ToolCallDecided {
                     stage: "approval".into(),
-                    decision: [Decision::Allow, Decision::Deny, Decision::Ask][random.below(3) as usize],
+                    decision: random.of(&[Decision::Allow, Decision::Allow, Decision::Deny, Decision::Ask]),
                     code: "CODE".into(),
                     by: "somebody".into(),
                 },

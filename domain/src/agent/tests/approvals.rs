@@ -1,0 +1,253 @@
+//! Whether a call may go on, what the loop does while it may not, and results for calls that never will.
+
+use super::*;
+use crate::ErrorCode;
+use crate::canonical::call_hash;
+use crate::conversation::{Conversation, Interrupt, InterruptStatus, LatestTurn};
+
+fn call(id: &str, name: &str, arguments: &str) -> ModelToolCall {
+    ModelToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
+}
+/// A call that a person must approve.
+fn guarded(id: &str) -> ModelToolCall {
+    call(id, "demo_text", "{}")
+}
+fn free(id: &str) -> ModelToolCall {
+    call(id, "add", r#"{"a":1,"b":2}"#)
+}
+fn guarded_hash() -> String {
+    call_hash("demo_text", "1", &json!({}))
+}
+/// What the conversation says about calls, by model call id and hash, in the order it was asked.
+fn decided(decisions: &[(&str, &str, InterruptStatus)]) -> Approvals {
+    let interrupt = |(call, hash, status): &(&str, &str, InterruptStatus)| Interrupt {
+        interrupt_id: format!("i of {call}").into(),
+        run_id: "r".into(),
+        tool_call_id: ToolCallId::of(&"g".into(), call),
+        arguments_hash: (*hash).into(),
+        expires_at: None,
+        status: status.clone(),
+    };
+    let latest = LatestTurn {
+        turn_id: "t".into(),
+        sequence_no: 1,
+        message_id: "q".into(),
+        content: "question".into(),
+        run: None,
+        answer_message_id: None,
+        interrupts: decisions.iter().map(interrupt).collect(),
+    };
+    Approvals::of(&Conversation { latest: Some(latest), ..Conversation::default() }, &"g".into())
+}
+fn yes() -> InterruptStatus {
+    InterruptStatus::Resolved { approved: true, by: "alice".into() }
+}
+fn no() -> InterruptStatus {
+    InterruptStatus::Resolved { approved: false, by: "alice".into() }
+}
+/// A thread whose model wants these calls.
+fn wants(calls: &[ModelToolCall]) -> Thread {
+    let mut event = response(1, &[]);
+    if let ThreadEvent::ModelResponded(responded) = &mut event {
+        responded.tool_calls = calls.to_vec();
+    }
+    fold(&[request(1), event])
+}
+/// The step with each call and what is known of its permission.
+fn planned(thread: &Thread, approvals: &Approvals) -> (&'static str, Vec<(String, Permission)>) {
+    let calls = |calls: Vec<PlannedCall>| calls.into_iter().map(|planned| (planned.call.id, planned.permission));
+    match next_step(thread, approvals) {
+        Step::RunTools(list) => ("run", calls(list).collect()),
+        Step::AwaitApproval(list) => ("await", calls(list).collect()),
+        Step::CallModel { .. } => ("call model", vec![]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_person_decided_about_a_call_is_its_permission() {
+    let hash = guarded_hash();
+    for (status, permission) in [
+        (InterruptStatus::Open, Permission::Undecided),
+        (yes(), Permission::Allowed("alice".into())),
+        (no(), Permission::Rejected("alice".into())),
+        (InterruptStatus::Cancelled, Permission::Cancelled),
+        (InterruptStatus::Expired, Permission::Expired),
+    ] {
+        let approvals = decided(&[("c", &hash, status)]);
+        assert_eq!(approvals.about(&guarded("c"), false), permission);
+    }
+    for nobody_asked in [decided(&[]), Approvals::default(), Approvals::of(&Conversation::default(), &"g".into())] {
+        assert_eq!(nobody_asked.about(&guarded("c"), false), Permission::Undecided);
+    }
+}
+
+#[test]
+fn an_approval_holds_for_one_call_of_one_thread_with_one_hash_and_for_nothing_else() {
+    let hash = guarded_hash();
+    let versions = [call_hash("demo_text", "2", &json!({})), call_hash("add", "1", &json!({})), String::new()];
+    for other in versions {
+        assert_eq!(decided(&[("c", &other, yes())]).about(&guarded("c"), false), Permission::Undecided, "{other}");
+    }
+    let approvals = decided(&[("c", &hash, yes())]);
+    for id in ["d", "", "g:c", "c~1.1"] {
+        assert_eq!(approvals.about(&guarded(id), false), Permission::Undecided, "{id}");
+    }
+    let elsewhere = Approvals::of(&Conversation::default(), &"g2".into());
+    assert_eq!(elsewhere.about(&guarded("c"), false), Permission::Undecided);
+}
+
+#[test]
+fn decisions_of_another_thread_are_not_seen() {
+    let interrupt = Interrupt {
+        interrupt_id: "i".into(),
+        run_id: "r".into(),
+        tool_call_id: ToolCallId::of(&"g-before-the-retry".into(), "c"),
+        arguments_hash: guarded_hash(),
+        expires_at: None,
+        status: yes(),
+    };
+    let latest = LatestTurn {
+        turn_id: "t".into(),
+        sequence_no: 1,
+        message_id: "q".into(),
+        content: "question".into(),
+        run: None,
+        answer_message_id: None,
+        interrupts: vec![interrupt],
+    };
+    let conversation = Conversation { latest: Some(latest), ..Conversation::default() };
+    let about = |thread: &str| Approvals::of(&conversation, &thread.into()).about(&guarded("c"), false);
+    assert_eq!(about("g"), Permission::Undecided);
+    assert_eq!(about("g-before-the-retry"), Permission::Allowed("alice".into()));
+}
+
+#[test]
+fn a_call_that_can_only_fail_or_needs_no_approval_waits_for_nobody() {
+    for (call, over_limit) in [
+        (free("c"), false),
+        (call("c", "workspace_read_file", r#"{"path":"a"}"#), false),
+        (call("c", "demo_text", r#"{"x":1}"#), false),
+        (call("c", "demo_text", "{"), false),
+        (call("c", "no_such_tool", "{}"), false),
+        (guarded("c"), true),
+    ] {
+        assert_eq!(decided(&[]).about(&call, over_limit), Permission::NotNeeded, "{call:?}");
+        let refused = decided(&[("c", &guarded_hash(), no())]);
+        assert_eq!(refused.about(&call, over_limit), Permission::NotNeeded, "{call:?}");
+    }
+}
+
+#[test]
+fn where_a_call_was_asked_about_again_the_newest_answer_counts() {
+    let hash = guarded_hash();
+    for (first, second, permission) in [
+        (InterruptStatus::Expired, InterruptStatus::Open, Permission::Undecided),
+        (InterruptStatus::Expired, yes(), Permission::Allowed("alice".into())),
+        (yes(), no(), Permission::Rejected("alice".into())),
+    ] {
+        let approvals = decided(&[("c", &hash, first), ("c", &hash, second)]);
+        assert_eq!(approvals.about(&guarded("c"), false), permission);
+    }
+}
+
+#[test]
+fn a_call_that_waits_for_a_person_does_not_hold_back_the_others() {
+    let mut thread = wants(&[guarded("x"), free("y"), guarded("z"), call("bad", "demo_text", "{")]);
+    let hash = guarded_hash();
+    let open = decided(&[("z", &hash, yes())]);
+    let ready = vec![
+        ("y".into(), Permission::NotNeeded),
+        ("z".into(), Permission::Allowed("alice".into())),
+        ("bad".into(), Permission::NotNeeded),
+    ];
+    assert_eq!(planned(&thread, &open), ("run", ready));
+    for id in ["y", "z", "bad"] {
+        thread.evolve(&result(id));
+    }
+    assert_eq!(planned(&thread, &open), ("await", vec![("x".into(), Permission::Undecided)]));
+    let allowed = decided(&[("z", &hash, yes()), ("x", &hash, yes())]);
+    assert_eq!(planned(&thread, &allowed), ("run", vec![("x".into(), Permission::Allowed("alice".into()))]));
+    thread.evolve(&result("x"));
+    assert_eq!(planned(&thread, &allowed), ("call model", vec![]));
+}
+
+#[test]
+fn every_end_of_an_approval_gets_the_call_a_result_and_never_a_second_question() {
+    let thread = wants(&[guarded("c")]);
+    for (status, permission) in [
+        (no(), Permission::Rejected("alice".into())),
+        (InterruptStatus::Expired, Permission::Expired),
+        (InterruptStatus::Cancelled, Permission::Cancelled),
+    ] {
+        let approvals = decided(&[("c", &guarded_hash(), status)]);
+        assert_eq!(planned(&thread, &approvals), ("run", vec![("c".into(), permission)]));
+    }
+}
+
+#[test]
+fn two_calls_with_the_same_arguments_have_two_decisions() {
+    let thread = wants(&[guarded("first"), guarded("second")]);
+    let both = vec![("first".into(), Permission::Undecided), ("second".into(), Permission::Undecided)];
+    assert_eq!(planned(&thread, &decided(&[])), ("await", both));
+    let hash = guarded_hash();
+    let one = decided(&[("first", &hash, no())]);
+    assert_eq!(planned(&thread, &one), ("run", vec![("first".into(), Permission::Rejected("alice".into()))]));
+    let both = decided(&[("first", &hash, no()), ("second", &hash, yes())]);
+    let permissions = vec![
+        ("first".into(), Permission::Rejected("alice".into())),
+        ("second".into(), Permission::Allowed("alice".into())),
+    ];
+    assert_eq!(planned(&thread, &both), ("run", permissions));
+}
+
+#[test]
+fn a_guarded_call_beyond_the_limit_is_answered_and_nobody_is_asked() {
+    let calls: Vec<_> = (0..=MAX_TOOL_CALLS_PER_RUN).map(|n| guarded(&n.to_string())).collect();
+    let last = MAX_TOOL_CALLS_PER_RUN.to_string();
+    assert_eq!(planned(&wants(&calls), &decided(&[])), ("run", vec![(last, Permission::NotNeeded)]));
+}
+
+#[test]
+fn the_loop_ends_interrupted_after_everything_that_needs_no_answer() {
+    let thread = wants(&[guarded("x"), free("y")]);
+    let mut script = Script { thread, ..Script::default() };
+    assert_eq!(ready(run_agent(&mut script)), Ok(AgentEnd::Interrupted));
+    assert_eq!(script.log, ["tools y", "await 1"]);
+}
+
+#[test]
+fn a_resumed_loop_runs_the_approved_call_and_asks_the_model_no_second_time_for_it() {
+    let thread = wants(&[guarded("x")]);
+    let approvals = decided(&[("x", &guarded_hash(), yes())]);
+    let mut script = Script { thread, approvals, answers: vec![response(2, &[])], ..Script::default() };
+    let end = ready(run_agent(&mut script));
+    assert_eq!(end, Ok(AgentEnd::Answered { message_id: "m2".into(), answer: "answer 2".into() }));
+    assert_eq!(script.log, ["tools x", "model 2"]);
+}
+
+#[test]
+fn a_halt_while_a_person_is_asked_leaves_the_loop_and_does_not_end_it_as_interrupted() {
+    let mut script = Script { thread: wants(&[guarded("x")]), halt_at: Some("await"), ..Script::default() };
+    assert_eq!(ready(run_agent(&mut script)), Err("await"));
+}
+
+#[test]
+fn every_call_that_will_never_run_gets_one_result_that_says_why() {
+    let mut thread = wants(&[guarded("x"), free("y"), guarded("z")]);
+    thread.evolve(&result("y"));
+    let results = stand_in_results(&thread, &"g".into(), ErrorCode::ToolNotStarted);
+    let ids: Vec<_> = results.iter().map(|result| result.tool_call_id.as_str()).collect();
+    assert_eq!(ids, ["g:x", "g:z"], "in the model's order, and none for the call that has its result");
+    for result in &results {
+        assert!(!result.ok && result.error.as_deref() == Some(ErrorCode::ToolNotStarted.as_str()), "{result:?}");
+        let content: serde_json::Value = serde_json::from_str(&result.content).expect("JSON");
+        assert_eq!(content["tool"], "demo_text");
+        assert_eq!(content["error"]["code"], ErrorCode::ToolNotStarted.as_str());
+    }
+    results.into_iter().for_each(|result| thread.evolve(&result.into()));
+    let told: Vec<_> = prompt(&[], &thread).into_iter().skip(1).collect();
+    assert!(matches!(&told[..], [Message::Tool { .. }, Message::Tool { .. }, Message::Tool { .. }]), "{told:?}");
+    assert!(stand_in_results(&thread, &"g".into(), ErrorCode::ToolNotStarted).is_empty(), "a second time adds nothing");
+    assert!(stand_in_results(&Thread::default(), &"g".into(), ErrorCode::ToolNotStarted).is_empty());
+}
