@@ -4,7 +4,8 @@
 # Needed, and installed here on Debian when it is missing and we may:
 #   gcc, libc6-dev    the C compiler for the bundled SQLite and for ring
 # Used when it is there (the tests say so when they are skipped):
-#   node >= 20, npm   the AG-UI peer under tests/peers/agui, whose packages `npm ci` fetches
+#   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
+#                        tests/peers/aimock; the tests fetch their packages with `npm ci`
 # Rust itself comes from rustup; rust-toolchain is whatever cargo the machine has, 1.90 or newer.
 set -euo pipefail
 cd "$(dirname "$0")/.."

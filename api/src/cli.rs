@@ -62,6 +62,11 @@ pub fn run(cli: Cli) -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(if matches!(cli.command, Some(Command::Demo(_))) { "warn" } else { "info" })
     });
+    // The model's client logs what it cannot read as it came; an endpoint may repeat the key there.
+    let filter = match "async_openai=off".parse() {
+        Ok(quiet) => filter.add_directive(quiet),
+        Err(_) => filter,
+    };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).with_target(false).init();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -95,7 +100,7 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
     let server = Server::open(&config).await?;
     println!("listening on http://{}", server.address());
     match &config.model {
-        Some(model) => eprintln!("model: {} at {}", model.name, model.base_url),
+        Some(model) => eprintln!("model: {} at {}", model.name, model.base_url()),
         None => {
             eprintln!("model: the built-in demo model (set MODEL_BASE_URL, MODEL_NAME, MODEL_API_KEY for a real one)")
         }

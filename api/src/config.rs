@@ -1,13 +1,13 @@
 //! The server's settings: defaults < file < environment < flags.
 
 use crate::identity::{Identities, is_user_name};
+pub use crate::model::{ModelConfig, Provider};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::NodeId;
 use devmind_domain::limits::{APPROVAL_LIFETIME_MS, MODEL_FIRST_BYTE_MS, MODEL_IDLE_MS};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -50,27 +50,6 @@ pub struct TokenUser {
     pub token_sha256: String,
 }
 
-/// An OpenAI-compatible endpoint.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ModelConfig {
-    /// For example `https://api.openai.com/v1`.
-    pub base_url: String,
-    /// The model's name there.
-    pub name: String,
-    /// The key; empty for endpoints that want none.
-    #[serde(default)]
-    pub api_key: String,
-}
-
-impl fmt::Debug for ModelConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { base_url, name, api_key } = self;
-        let key = if api_key.is_empty() { "" } else { "***" };
-        f.debug_struct("ModelConfig").field("base_url", base_url).field("name", name).field("api_key", &key).finish()
-    }
-}
-
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
@@ -99,7 +78,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    fn invalid(message: impl Into<String>) -> Self {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self { code: ErrorCode::ConfigInvalid, message: message.into() }
     }
 }
@@ -148,22 +127,9 @@ impl ServerConfig {
             .merge(Env::prefixed("DEVMIND_").only(&own))
             .merge(Serialized::defaults(flags))
             .extract()
-            .map_err(|error| ConfigError::invalid(error.to_string()))?;
-        config.with_model_from_environment()?.checked()
-    }
-
-    fn with_model_from_environment(mut self) -> Result<Self, ConfigError> {
-        let var = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-        match (var("MODEL_BASE_URL"), var("MODEL_NAME")) {
-            (Some(base_url), Some(name)) => {
-                let api_key = var("MODEL_API_KEY").unwrap_or_default();
-                self.model = Some(ModelConfig { base_url, name, api_key });
-                Ok(self)
-            }
-            (None, None) => Ok(self),
-            (Some(_), None) => Err(ConfigError::invalid("MODEL_BASE_URL is set, MODEL_NAME is not")),
-            (None, Some(_)) => Err(ConfigError::invalid("MODEL_NAME is set, MODEL_BASE_URL is not")),
-        }
+            .map_err(|error| ConfigError::invalid(without_excerpt(&error.to_string())))?;
+        let model = ModelConfig::with_environment(config.model, |name| std::env::var(name).ok())?;
+        Self { model, ..config }.checked()
     }
 
     fn checked(self) -> Result<Self, ConfigError> {
@@ -189,11 +155,8 @@ impl ServerConfig {
         if self.model_first_byte_ms == 0 || self.model_idle_ms == 0 {
             return Err(ConfigError::invalid("model_first_byte_ms and model_idle_ms must not be 0"));
         }
-        if let Some(model) = &self.model
-            && !model.base_url.starts_with("http://")
-            && !model.base_url.starts_with("https://")
-        {
-            return Err(ConfigError::invalid("MODEL_BASE_URL must begin with http:// or https://"));
+        if let Some(model) = &self.model {
+            model.check()?;
         }
         Ok(self)
     }
@@ -220,6 +183,12 @@ impl ServerConfig {
         let tokens = self.users.iter().map(|user| (user.token_sha256.to_lowercase(), user.name.as_str().into()));
         Identities { tokens: tokens.collect(), development: self.development && loopback }
     }
+}
+
+/// The message without the lines of the file that it quotes: a key may be in them.
+fn without_excerpt(message: &str) -> String {
+    let quoted = |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|');
+    message.lines().filter(|line| !quoted(line)).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -258,8 +227,24 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_never_printed() {
-        let model = ModelConfig { base_url: "http://x".into(), name: "m".into(), api_key: "sk-secret".into() };
-        assert!(!format!("{model:?}").contains("secret"));
+    fn a_file_that_cannot_be_read_is_refused_without_repeating_its_key() {
+        for (text, complaint) in [
+            ("[model]\nname = \"m\"\napi_key = \"sk-secret\nbase_url = \"http://x\"", "line 3"),
+            ("[model]\nname = \"m\"\napi_key = [\"sk-secret\"]", "api_key"),
+            ("[model]\nname = \"m\"\napi_key = 1234567", "api_key"),
+            ("[model]\nname = \"m\"\napikey = \"sk-secret\"", "apikey"),
+            ("[model]\nname = \"m\"\nprovider = \"azure\"", "provider"),
+        ] {
+            let error = load(text, Flags::default()).expect_err(text);
+            assert!(error.contains(complaint), "{text}: {error}");
+            assert!(!error.contains("secret") && !error.contains("1234567"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_model_of_the_file_is_read() {
+        let text = "[model]\nprovider = \"anthropic\"\nname = \"m\"\nmax_tokens = 9\nparallel_tool_calls = true";
+        let model = load(text, Flags::default()).expect("good").model.expect("a model");
+        assert_eq!((model.provider, model.max_tokens, model.parallel_tool_calls), (Provider::Anthropic, Some(9), true));
     }
 }

@@ -9,7 +9,7 @@ use crate::config::ServerConfig;
 use crate::device_gateway::{Closing, Gateway};
 use crate::error::ApiError;
 use crate::http::router;
-use crate::model::{DemoModel, Model, OpenAiModel};
+use crate::model::{self, Model};
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
@@ -114,10 +114,7 @@ impl Server {
     /// # Errors
     /// [`StartError`]: a busy port, a locked folder, a file that cannot be read.
     pub async fn open(config: &ServerConfig) -> Result<Self, StartError> {
-        let model: Arc<dyn Model> = match &config.model {
-            Some(endpoint) => Arc::new(OpenAiModel::new(endpoint)),
-            None => Arc::new(DemoModel),
-        };
+        let model = model::open(config.model.as_ref())?;
         Self::open_with_model(config, model).await
     }
 

@@ -37,6 +37,22 @@ pub const PROGRESS_BYTES: usize = 2 << 10;
 pub const MODEL_FIRST_BYTE_MS: u64 = 60_000;
 /// Silence allowed within a model's answer (milliseconds).
 pub const MODEL_IDLE_MS: u64 = 120_000;
+/// A model is asked this often in one round, at most: again only before anything of its answer came.
+pub const MAX_MODEL_TRIES: u32 = 3;
+/// The longest wait before a model is asked a second time (milliseconds); it doubles …
+pub const MODEL_BACKOFF_MS: u64 = 500;
+/// … up to this.
+pub const MODEL_BACKOFF_CAP_MS: u64 = 8_000;
+/// A model that wants to be left alone for longer (milliseconds) is not asked again.
+pub const MODEL_RETRY_AFTER_MS: u64 = 30_000;
+/// Tokens of an answer, at most, where the provider wants a limit and none is configured.
+pub const MODEL_MAX_TOKENS: u32 = 8_192;
+/// Bytes of one streamed answer with everything around its text, at most.
+pub const MAX_MODEL_STREAM_BYTES: usize = 64 << 20;
+/// Bytes of one line of a streamed answer, at most.
+pub const MAX_MODEL_LINE_BYTES: usize = 8 << 20;
+/// Bytes that are read of a refusal.
+pub const MAX_MODEL_REFUSAL_BYTES: usize = 64 << 10;
 
 /// A person may take this long to answer an approval, unless configured otherwise (milliseconds).
 pub const APPROVAL_LIFETIME_MS: i64 = 86_400_000;

@@ -2,35 +2,13 @@
 //! server: no violation of the protocol. Needs node 20 or later and npm; says so when it is skipped.
 
 use devmind_device::Fixed;
+use devmind_tests::node::peer;
 use devmind_tests::wait::within_deadline;
 use devmind_tests::{ModelEndpoint, Reply, TestDevice, TestServer, workspace};
 use serde_json::{Value, json};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::Path;
 use std::sync::Arc;
 use tokio::process::Command;
-
-/// The folder of the peer with its packages, or `None`, said loudly, where they cannot be had.
-#[allow(clippy::explicit_write, reason = "a macro's output would be captured with the test's")]
-async fn peer() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/agui");
-    let works = async |program: &str| {
-        let run = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().await;
-        run.is_ok_and(|status| status.success())
-    };
-    if !works("node").await || !works("npm").await {
-        // Past the capture of the test's output: whoever runs the tests must see it.
-        writeln!(std::io::stderr(), "SKIPPED: the AG-UI peer needs node and npm, which are not installed").unwrap();
-        return None;
-    }
-    if !folder.join("node_modules").is_dir() {
-        let install = Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(&folder).output();
-        let installed = install.await.expect("npm runs");
-        assert!(installed.status.success(), "npm ci: {}", String::from_utf8_lossy(&installed.stderr));
-    }
-    Some(folder)
-}
 
 /// Runs the peer; its summary must be clean.
 async fn drive(folder: &Path, server: &TestServer, arguments: &[&str]) -> Value {
@@ -48,7 +26,7 @@ async fn drive(folder: &Path, server: &TestServer, arguments: &[&str]) -> Value 
 
 #[tokio::test]
 async fn the_real_client_finds_no_violation() {
-    let Some(peer) = peer().await else { return };
+    let Some(peer) = peer("agui").await else { return };
     let (server, files) = (TestServer::start().await, workspace());
     let device = TestDevice::start(&server, "ann", files.path(), Arc::new(Fixed(true))).await;
     let on_device = json!({ "device_id": device.id }).to_string();
@@ -89,7 +67,7 @@ async fn the_real_client_finds_no_violation() {
 
 #[tokio::test]
 async fn the_real_client_finds_no_violation_when_it_aborts_or_the_model_fails() {
-    let Some(peer) = peer().await else { return };
+    let Some(peer) = peer("agui").await else { return };
     let endpoint = ModelEndpoint::start([
         Reply::stream().text("half an answer").hold(),
         Reply::stream().text("half").cut(),

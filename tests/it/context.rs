@@ -24,7 +24,7 @@ async fn earlier_turns_are_told_in_order_with_a_note_where_an_answer_was_cut_off
     let endpoint = ModelEndpoint::start([
         Reply::say("first answer"),
         Reply::stream().text("half of the ").cut(),
-        Reply::Status(500, "{}".to_owned()),
+        Reply::Status(400, "{}".to_owned()),
         Reply::say("the rest"),
     ])
     .await;

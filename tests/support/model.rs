@@ -1,15 +1,19 @@
-//! An OpenAI-compatible endpoint on the loopback address that does what a test tells it: streams,
-//! refuses, hangs, breaks off. It records what it was asked and whether its client went away.
+//! A model's endpoint on the loopback address that does what a test tells it: streams, refuses,
+//! hangs, breaks off. It records what it was asked and whether its client went away.
+//!
+//! It speaks the dialect that it is asked in, OpenAI's or Anthropic's; how each of them says things
+//! is left to [`crate::dialect`].
 
+use crate::dialect::Speaker;
 use crate::wait::within_deadline;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use devmind_api::config::ModelConfig;
+use devmind_api::config::{ModelConfig, Provider};
 use futures::stream::{self, StreamExt};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -22,7 +26,8 @@ pub const API_KEY: &str = "sk-the-secret-key-of-the-tests";
 /// A step of a streamed answer.
 #[derive(Clone, Debug)]
 enum Step {
-    Send(String),
+    Say(Said),
+    Raw(String),
     /// Nothing more, ever, with the connection open.
     Hold,
     /// The connection is lost.
@@ -31,11 +36,33 @@ enum Step {
     Until(CancellationToken),
 }
 
+/// Something that a dialect says in its own way.
+#[derive(Clone, Debug)]
+pub enum Said {
+    /// Text.
+    Text(String),
+    /// A call, as far as it is written: index, id, name, verbatim argument text.
+    Call(usize, String, String, String),
+    /// Argument text of the call with this index that follows what came before.
+    Arguments(usize, String),
+    /// A failure of the endpoint, in the midst of the stream.
+    Failure,
+    /// The end of the answer, which calls tools or does not.
+    End {
+        /// Whether it calls tools.
+        calls: bool,
+    },
+}
+
 /// What the endpoint does with one request.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// Answers with this status and body.
     Status(u16, String),
+    /// Answers with this status, and wants to be left alone for so many seconds.
+    Busy(u16, &'static str),
+    /// Sends the client to this address.
+    Elsewhere(String),
     /// Never answers.
     Silence,
     /// Streams.
@@ -47,51 +74,49 @@ pub enum Reply {
 pub struct StreamReply(Vec<Step>);
 
 impl StreamReply {
-    fn chunk(mut self, delta: &Value, finish: Option<&str>) -> Self {
-        let chunk = json!({
-            "id": "c", "object": "chat.completion.chunk", "created": 0, "model": "scripted-1",
-            "choices": [{ "index": 0, "delta": delta, "finish_reason": finish }],
-        });
-        self.0.push(Step::Send(format!("data: {chunk}\n\n")));
+    fn step(mut self, step: Step) -> Self {
+        self.0.push(step);
         self
     }
 
     /// Says something.
     pub fn text(self, text: &str) -> Self {
-        self.chunk(&json!({ "role": "assistant", "content": text }), None)
+        self.step(Step::Say(Said::Text(text.to_owned())))
     }
 
     /// Calls a tool, as verbatim argument text.
     pub fn call(self, index: usize, id: &str, name: &str, arguments: &str) -> Self {
-        let call = json!({
-            "index": index, "id": id, "type": "function",
-            "function": { "name": name, "arguments": arguments },
-        });
-        self.chunk(&json!({ "tool_calls": [call] }), None)
+        self.step(Step::Say(Said::Call(index, id.to_owned(), name.to_owned(), arguments.to_owned())))
+    }
+
+    /// Writes on at the arguments of a call.
+    pub fn arguments(self, index: usize, text: &str) -> Self {
+        self.step(Step::Say(Said::Arguments(index, text.to_owned())))
+    }
+
+    /// Reports a failure.
+    pub fn failure(self) -> Self {
+        self.step(Step::Say(Said::Failure))
     }
 
     /// Sends bytes as they are.
-    pub fn raw(mut self, text: &str) -> Self {
-        self.0.push(Step::Send(text.to_owned()));
-        self
+    pub fn raw(self, text: &str) -> Self {
+        self.step(Step::Raw(text.to_owned()))
     }
 
     /// Waits for the token before going on.
-    pub fn until(mut self, token: &CancellationToken) -> Self {
-        self.0.push(Step::Until(token.clone()));
-        self
+    pub fn until(self, token: &CancellationToken) -> Self {
+        self.step(Step::Until(token.clone()))
     }
 
     /// Says nothing more, with the connection open.
-    pub fn hold(mut self) -> Reply {
-        self.0.push(Step::Hold);
-        Reply::Stream(self)
+    pub fn hold(self) -> Reply {
+        Reply::Stream(self.step(Step::Hold))
     }
 
     /// Loses the connection.
-    pub fn cut(mut self) -> Reply {
-        self.0.push(Step::Cut);
-        Reply::Stream(self)
+    pub fn cut(self) -> Reply {
+        Reply::Stream(self.step(Step::Cut))
     }
 
     /// Ends the body in order, but without saying that the answer is complete.
@@ -101,21 +126,12 @@ impl StreamReply {
 
     /// Completes the answer.
     pub fn done(self) -> Reply {
-        self.finish("stop")
+        Reply::Stream(self.step(Step::Say(Said::End { calls: false })))
     }
 
     /// Completes the answer, which calls tools.
     pub fn calls(self) -> Reply {
-        self.finish("tool_calls")
-    }
-
-    fn finish(self, reason: &str) -> Reply {
-        let usage =
-            json!({ "model": "scripted-1", "choices": [], "usage": { "prompt_tokens": 7, "completion_tokens": 3 } });
-        let mut done = self.chunk(&json!({}), Some(reason));
-        done.0.push(Step::Send(format!("data: {usage}\n\n")));
-        done.0.push(Step::Send("data: [DONE]\n\n".to_owned()));
-        Reply::Stream(done)
+        Reply::Stream(self.step(Step::Say(Said::End { calls: true })))
     }
 }
 
@@ -139,7 +155,7 @@ impl Reply {
 #[derive(Default)]
 struct Script {
     replies: Mutex<VecDeque<Reply>>,
-    requests: Mutex<Vec<Value>>,
+    requests: Mutex<Vec<String>>,
     keys: Mutex<Vec<String>>,
 }
 
@@ -190,14 +206,25 @@ impl ModelEndpoint {
         format!("http://{}/v1", self.address)
     }
 
-    /// As a server's setting.
+    /// As a server's setting, in OpenAI's dialect.
     pub fn config(&self) -> ModelConfig {
-        ModelConfig { base_url: self.url(), name: "scripted".to_owned(), api_key: API_KEY.to_owned() }
+        self.speaking(Provider::Openai)
+    }
+
+    /// As a server's setting, in a dialect.
+    pub fn speaking(&self, provider: Provider) -> ModelConfig {
+        let (base_url, api_key) = (Some(self.url()), API_KEY.to_owned());
+        ModelConfig { provider, base_url, name: "scripted".to_owned(), api_key, ..ModelConfig::default() }
+    }
+
+    /// What it was asked, in order, as it was written.
+    pub fn bodies(&self) -> Vec<String> {
+        self.shared.script.requests.lock().expect("not poisoned").clone()
     }
 
     /// What it was asked, in order.
     pub fn requests(&self) -> Vec<Value> {
-        self.shared.script.requests.lock().expect("not poisoned").clone()
+        self.bodies().iter().map(|body| serde_json::from_str(body).expect("a request is JSON")).collect()
     }
 
     /// The messages of its `n`th request.
@@ -247,14 +274,16 @@ impl Drop for Watch {
     }
 }
 
-async fn answer(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> Response {
-    let key = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+async fn answer(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let key = headers.get("authorization").or_else(|| headers.get("x-api-key"));
+    let key = key.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     shared.script.keys.lock().expect("not poisoned").push(key);
-    let request = serde_json::from_slice(&body).unwrap_or_default();
+    let request = String::from_utf8_lossy(&body).into_owned();
     shared.script.requests.lock().expect("not poisoned").push(request);
     let reply = shared.script.replies.lock().expect("not poisoned").pop_front();
     let mut watch = Watch { gone: shared.gone.clone(), complete: false };
     shared.asked.send_modify(|count| *count += 1);
+    let json = ("content-type", "application/json");
     match reply.unwrap_or_else(|| Reply::say("done")) {
         Reply::Silence => {
             let _watch = watch;
@@ -263,18 +292,28 @@ async fn answer(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -
         Reply::Status(status, body) => {
             watch.complete = true;
             let status = StatusCode::from_u16(status).expect("a status");
-            (status, [("content-type", "application/json")], body).into_response()
+            (status, [json], body).into_response()
+        }
+        Reply::Elsewhere(address) => {
+            watch.complete = true;
+            (StatusCode::TEMPORARY_REDIRECT, [("location", address)]).into_response()
+        }
+        Reply::Busy(status, seconds) => {
+            watch.complete = true;
+            let status = StatusCode::from_u16(status).expect("a status");
+            (status, [json, ("retry-after", seconds)], r#"{"error":{"message":"busy"}}"#).into_response()
         }
         Reply::Stream(StreamReply(steps)) => {
             watch.complete = steps.is_empty();
-            let state = (VecDeque::from(steps), watch);
-            let body = stream::unfold(state, |(mut steps, mut watch)| async move {
+            let state = (VecDeque::from(steps), Speaker::of_path(uri.path()), watch);
+            let body = stream::unfold(state, |(mut steps, mut speaker, mut watch)| async move {
                 loop {
                     match steps.pop_front() {
-                        Some(Step::Send(text)) => {
+                        Some(Step::Say(said)) => steps.push_front(Step::Raw(speaker.say(&said))),
+                        Some(Step::Raw(text)) => {
                             // A client may leave with the last piece: then it has everything.
                             watch.complete = steps.is_empty();
-                            return Some((Ok(Bytes::from(text)), (steps, watch)));
+                            return Some((Ok(Bytes::from(text)), (steps, speaker, watch)));
                         }
                         Some(Step::Until(token)) => token.cancelled().await,
                         Some(Step::Hold) => std::future::pending().await,
@@ -282,7 +321,7 @@ async fn answer(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -
                             // What was sent leaves the buffer when there is nothing to send.
                             tokio::task::yield_now().await;
                             watch.complete = true;
-                            return Some((Err(std::io::Error::other("cut")), (steps, watch)));
+                            return Some((Err(std::io::Error::other("cut")), (steps, speaker, watch)));
                         }
                         None => return None,
                     }

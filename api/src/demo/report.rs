@@ -15,7 +15,7 @@ use std::path::Path;
 pub(super) fn banner(config: &ServerConfig, workspace: &Path, kept: bool, address: SocketAddr) {
     println!("DevMind Ledger demo\n");
     match &config.model {
-        Some(model) => println!("  model      {} at {}", model.name, model.base_url),
+        Some(model) => println!("  model      {} at {}", model.name, model.base_url()),
         None => println!(
             "  model      the built-in demo model, not a language model; MODEL_BASE_URL, MODEL_NAME and\n             MODEL_API_KEY (an OpenAI-compatible endpoint) give you a real one"
         ),

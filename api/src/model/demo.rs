@@ -64,7 +64,7 @@ impl Model for DemoModel {
             .map(|chunk| match chunk {
                 ModelChunk::Text(text) => words(text),
                 ModelChunk::ToolCall { arguments, .. } => 1 + words(arguments),
-                ModelChunk::Usage(_) | ModelChunk::Served(_) | ModelChunk::Finished(_) => 0,
+                ModelChunk::Reasoning(_) | ModelChunk::Usage(_) | ModelChunk::Served(_) | ModelChunk::Finished(_) => 0,
             })
             .sum();
         chunks.push(ModelChunk::Usage(TokenUsage {

@@ -1,21 +1,33 @@
 //! Models: one port, and the providers behind it.
 //!
-//! A model streams chunks; putting them together, recording them and the limits of time and size
-//! are the caller's work ([`crate::runs`]).
+//! A model streams chunks; recording them, the limits of time and size, and asking again are the
+//! caller's work ([`crate::runs`]).
 
+mod anthropic;
+mod calls;
+mod config;
 mod demo;
+mod endpoint;
+mod failure;
 mod openai;
+mod retry;
 
+pub use anthropic::AnthropicModel;
+pub use calls::Calls;
+pub use config::{ModelConfig, Provider};
 pub use demo::DemoModel;
+pub use failure::ModelFailure;
 pub use openai::OpenAiModel;
+pub use retry::pause_before_retry;
 
+use crate::config::ConfigError;
 use async_trait::async_trait;
-use devmind_domain::ErrorCode;
 use devmind_domain::agent::Message;
 use devmind_domain::thread::TokenUsage;
 use futures::stream::BoxStream;
 use serde::Serialize;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// A tool as the model sees it: these fields and no others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,9 +54,11 @@ pub struct ModelRequest {
 pub enum ModelChunk {
     /// Text for the user.
     Text(String),
-    /// A piece of a tool call.
+    /// The model's reasoning, where it shows it; not for the user.
+    Reasoning(String),
+    /// A piece of a tool call; [`Calls`] puts them together.
     ToolCall {
-        /// Which call of this answer.
+        /// Which call of this answer, by the provider's counting.
         index: usize,
         /// Its id, in the first piece.
         id: Option<String>,
@@ -53,28 +67,12 @@ pub enum ModelChunk {
         /// Argument text that follows what came before.
         arguments: String,
     },
-    /// Tokens.
+    /// Tokens so far.
     Usage(TokenUsage),
     /// The model that really answers.
     Served(String),
-    /// The answer is complete; without this the stream was cut.
+    /// The answer is complete, and why; without this the stream was cut.
     Finished(String),
-}
-
-/// Why a model did not answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelFailure {
-    /// The stable code.
-    pub code: ErrorCode,
-    /// What a person can read; never holds the key or the prompt.
-    pub message: String,
-}
-
-impl ModelFailure {
-    /// A failure.
-    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
-    }
 }
 
 /// The stream of an answer.
@@ -89,6 +87,19 @@ pub trait Model: Send + Sync {
     fn name(&self) -> &str;
     /// What it is asked with, besides messages and tools.
     fn parameters(&self) -> Value;
-    /// Asks.
+    /// Asks, once: whether to ask again is the caller's decision.
     async fn ask(&self, request: ModelRequest) -> Result<ModelStream, ModelFailure>;
+}
+
+/// The model that the settings name; without any, the demo model.
+///
+/// # Errors
+/// `CONFIG_INVALID` naming the setting.
+pub fn open(config: Option<&ModelConfig>) -> Result<Arc<dyn Model>, ConfigError> {
+    let Some(config) = config else { return Ok(Arc::new(DemoModel)) };
+    config.check()?;
+    Ok(match config.provider {
+        Provider::Openai => Arc::new(OpenAiModel::new(config)?),
+        Provider::Anthropic => Arc::new(AnthropicModel::new(config)?),
+    })
 }

@@ -1,41 +1,48 @@
-//! Any endpoint that speaks OpenAI's chat-completion API, streaming, through `async-openai`.
+//! OpenAI's chat completions, streaming, as OpenAI and compatible endpoints speak them.
 //!
-//! Requests and chunks are our own small types (the crate's "bring your own types"): compatible
-//! endpoints leave out or add fields that the crate's strict types refuse, and a call's arguments
-//! must arrive as the verbatim text.
+//! Compatible endpoints leave out or add fields: everything that is not needed is optional.
 
-use super::{Model, ModelChunk, ModelFailure, ModelRequest, ModelStream};
-use crate::config::ModelConfig;
-use async_openai::Client;
-use async_openai::config::OpenAIConfig;
-use async_openai::error::OpenAIError;
-use async_openai::middleware::ReqwestService;
-use async_openai::types::stream::StreamResponse;
+use super::endpoint::{Endpoint, pieces};
+use super::failure::told_in_stream;
+use super::{Model, ModelChunk, ModelConfig, ModelFailure, ModelRequest, ModelStream};
+use crate::config::ConfigError;
 use async_trait::async_trait;
-use devmind_domain::ErrorCode;
 use devmind_domain::agent::Message;
 use devmind_domain::thread::TokenUsage;
 use futures::StreamExt;
+use reqwest::header::{AUTHORIZATION, HeaderMap};
+use secrecy::ExposeSecret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// An OpenAI-compatible model.
 pub struct OpenAiModel {
-    client: Client<OpenAIConfig>,
+    endpoint: Endpoint,
     name: String,
+    max_tokens: Option<u32>,
+    parallel_tool_calls: bool,
 }
 
 impl OpenAiModel {
     /// A model behind an endpoint.
-    pub fn new(config: &ModelConfig) -> Self {
-        crate::tls::install_provider();
-        let endpoint = OpenAIConfig::new()
-            .with_api_base(config.base_url.trim_end_matches('/'))
-            .with_api_key(config.api_key.as_str());
-        // Without the crate's own retries: one recorded request is one sent request, and a refusal is
-        // told at once.
-        let http = ReqwestService::new(reqwest::Client::new());
-        Self { client: Client::with_config(endpoint).with_http_service(http), name: config.name.clone() }
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` naming the setting.
+    pub fn new(config: &ModelConfig) -> Result<Self, ConfigError> {
+        Ok(Self {
+            endpoint: Endpoint::new(config, "/chat/completions", HeaderMap::new(), (AUTHORIZATION, "Bearer "))?,
+            name: config.name.clone(),
+            max_tokens: config.max_tokens,
+            parallel_tool_calls: config.parallel_tool_calls,
+        })
+    }
+
+    fn body(&self, request: &ModelRequest) -> Value {
+        let mut body = self.parameters();
+        body["model"] = json!(self.name);
+        body["messages"] = request.messages.iter().map(message).collect();
+        body["tools"] = request.tools.iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
+        body
     }
 }
 
@@ -50,37 +57,21 @@ impl Model for OpenAiModel {
     }
 
     fn parameters(&self) -> Value {
-        json!({ "stream": true, "parallel_tool_calls": false })
+        let mut parameters = json!({
+            "stream": true,
+            "stream_options": { "include_usage": true },
+            "parallel_tool_calls": self.parallel_tool_calls,
+        });
+        if let Some(max_tokens) = self.max_tokens {
+            parameters["max_completion_tokens"] = max_tokens.into();
+        }
+        parameters
     }
 
     async fn ask(&self, request: ModelRequest) -> Result<ModelStream, ModelFailure> {
-        let body = self.body(&request);
-        let answer: Result<StreamResponse<Chunk>, _> = self.client.chat().create_stream_byot(body).await;
-        let chunks = answer.map_err(|error| failure(&error))?;
-        Ok(chunks
-            .map(|chunk| match chunk {
-                Ok(chunk) => chunk.into_pieces().into_iter().map(Ok).collect::<Vec<_>>(),
-                Err(error) => vec![Err(cut_or(failure(&error)))],
-            })
-            .flat_map(futures::stream::iter)
-            .boxed())
-    }
-}
-
-impl OpenAiModel {
-    fn body(&self, request: &ModelRequest) -> Value {
-        let mut body = json!({
-            "model": self.name,
-            "messages": request.messages.iter().map(message).collect::<Vec<_>>(),
-            "stream": true,
-            "stream_options": { "include_usage": true },
-        });
-        if !request.tools.is_empty() {
-            let tools = request.tools.iter().map(|tool| json!({ "type": "function", "function": tool }));
-            body["tools"] = tools.collect();
-            body["parallel_tool_calls"] = false.into();
-        }
-        body
+        let events = self.endpoint.stream::<Chunk>(&self.body(&request)).await?;
+        let key = self.endpoint.key();
+        Ok(pieces(events, move |chunk| chunk.into_pieces(key.expose_secret())).boxed())
     }
 }
 
@@ -106,108 +97,42 @@ fn message(message: &Message) -> Value {
     }
 }
 
-/// What went wrong, in a stable code. The provider's words are passed on; the key is not in them.
-fn failure(error: &OpenAIError) -> ModelFailure {
-    match error {
-        OpenAIError::ApiError(answer) => {
-            let status = answer.status_code.as_u16();
-            let code = match status {
-                401 | 403 => ErrorCode::ModelAuthFailed,
-                408 | 504 => ErrorCode::ModelTimeout,
-                429 => ErrorCode::ModelRateLimited,
-                500.. => ErrorCode::ModelUnavailable,
-                _ => ErrorCode::ModelRefused,
-            };
-            ModelFailure::new(
-                code,
-                format!("the model's endpoint answered {status}: {}", shortened(&answer.api_error.message)),
-            )
-        }
-        OpenAIError::Reqwest(error) if error.is_timeout() => {
-            ModelFailure::new(ErrorCode::ModelTimeout, "the model's endpoint did not answer in time")
-        }
-        OpenAIError::Reqwest(error) => ModelFailure::new(
-            ErrorCode::ModelUnreachable,
-            format!("the model's endpoint cannot be reached: {}", causes(error)),
-        ),
-        // An error page in place of the API's JSON: a proxy, or the wrong address.
-        OpenAIError::JSONDeserialize(_, text) => ModelFailure::new(
-            ErrorCode::ModelUnavailable,
-            format!("the model's endpoint sent what is no answer: {}", shortened(text)),
-        ),
-        other => ModelFailure::new(
-            ErrorCode::ModelStreamCut,
-            format!("the model's answer broke off: {}", shortened(&other.to_string())),
-        ),
-    }
-}
-
-/// A connection that is lost after the answer began is a cut answer, not an unreachable model.
-fn cut_or(failure: ModelFailure) -> ModelFailure {
-    match failure.code {
-        ErrorCode::ModelUnreachable => {
-            ModelFailure::new(ErrorCode::ModelStreamCut, "the model's answer broke off: the connection was lost")
-        }
-        _ => failure,
-    }
-}
-
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    shortened(&text)
-}
-
-fn shortened(text: &str) -> String {
-    const MAX_CHARS: usize = 300;
-    text.chars().take(MAX_CHARS).collect()
-}
-
 #[derive(Debug, Deserialize)]
 struct Chunk {
-    #[serde(default)]
     model: Option<String>,
-    #[serde(default)]
-    choices: Vec<Choice>,
-    #[serde(default)]
+    choices: Option<Vec<Choice>>,
     usage: Option<Usage>,
+    /// Some endpoints report a failure within the stream.
+    error: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Choice {
-    #[serde(default)]
-    delta: Delta,
-    #[serde(default)]
+    delta: Option<Delta>,
     finish_reason: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct Delta {
-    #[serde(default)]
     content: Option<String>,
-    #[serde(default)]
+    /// The model's words where it declines: they are its answer.
+    refusal: Option<String>,
+    /// Endpoints name it so or so; some send both, with the same text.
+    reasoning_content: Option<String>,
+    reasoning: Option<String>,
     tool_calls: Option<Vec<CallDelta>>,
 }
 
 #[derive(Debug, Deserialize)]
 struct CallDelta {
-    #[serde(default)]
-    index: usize,
-    #[serde(default)]
+    index: Option<usize>,
     id: Option<String>,
-    #[serde(default)]
     function: Option<FunctionDelta>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct FunctionDelta {
-    #[serde(default)]
     name: Option<String>,
-    #[serde(default)]
     arguments: Option<String>,
 }
 
@@ -215,9 +140,7 @@ struct FunctionDelta {
 struct Usage {
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
-    #[serde(default)]
     prompt_tokens_details: Option<PromptDetails>,
-    #[serde(default)]
     completion_tokens_details: Option<CompletionDetails>,
 }
 
@@ -231,49 +154,113 @@ struct CompletionDetails {
     reasoning_tokens: Option<u64>,
 }
 
+impl Usage {
+    fn tokens(self) -> TokenUsage {
+        TokenUsage {
+            input: self.prompt_tokens,
+            output: self.completion_tokens,
+            cached: self.prompt_tokens_details.and_then(|details| details.cached_tokens),
+            reasoning: self.completion_tokens_details.and_then(|details| details.reasoning_tokens),
+        }
+    }
+}
+
+fn said(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
 impl Chunk {
-    fn into_pieces(self) -> Vec<ModelChunk> {
-        let mut pieces: Vec<_> = self.model.map(ModelChunk::Served).into_iter().collect();
-        if let Some(usage) = self.usage {
-            pieces.push(ModelChunk::Usage(TokenUsage {
-                input: usage.prompt_tokens,
-                output: usage.completion_tokens,
-                cached: usage.prompt_tokens_details.and_then(|details| details.cached_tokens),
-                reasoning: usage.completion_tokens_details.and_then(|details| details.reasoning_tokens),
-            }));
+    fn into_pieces(self, key: &str) -> Vec<Result<ModelChunk, ModelFailure>> {
+        if let Some(error) = self.error {
+            return vec![Err(told_in_stream(&error, key))];
         }
+        let mut pieces: Vec<_> = said(self.model).map(ModelChunk::Served).into_iter().collect();
+        pieces.extend(self.usage.map(|usage| ModelChunk::Usage(usage.tokens())));
         // One answer was asked for: other choices are not ours.
-        let Some(choice) = self.choices.into_iter().next() else { return pieces };
-        pieces.extend(choice.delta.content.filter(|text| !text.is_empty()).map(ModelChunk::Text));
-        for call in choice.delta.tool_calls.unwrap_or_default() {
-            let (name, arguments) = call.function.map_or((None, None), |function| (function.name, function.arguments));
-            let arguments = arguments.unwrap_or_default();
-            pieces.push(ModelChunk::ToolCall { index: call.index, id: call.id, name, arguments });
+        if let Some(choice) = self.choices.unwrap_or_default().into_iter().next() {
+            let delta = choice.delta.unwrap_or_default();
+            pieces.extend(said(delta.reasoning_content).or(said(delta.reasoning)).map(ModelChunk::Reasoning));
+            pieces.extend(said(delta.content).map(ModelChunk::Text));
+            pieces.extend(said(delta.refusal).map(ModelChunk::Text));
+            for call in delta.tool_calls.unwrap_or_default() {
+                let function = call.function.unwrap_or_default();
+                let arguments = function.arguments.unwrap_or_default();
+                let (index, id, name) = (call.index.unwrap_or_default(), call.id, function.name);
+                pieces.push(ModelChunk::ToolCall { index, id, name, arguments });
+            }
+            pieces.extend(said(choice.finish_reason).map(ModelChunk::Finished));
         }
-        pieces.extend(choice.finish_reason.map(ModelChunk::Finished));
-        pieces
+        pieces.into_iter().map(Ok).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use devmind_domain::ErrorCode;
+    use devmind_domain::thread::ModelToolCall;
+
+    fn read(chunk: Value) -> Vec<ModelChunk> {
+        let chunk: Chunk = serde_json::from_value(chunk).expect("a chunk");
+        chunk.into_pieces("").into_iter().map(|piece| piece.expect("no failure")).collect()
+    }
 
     #[test]
     fn a_chunk_with_only_some_fields_is_read() {
-        let chunk: Chunk = serde_json::from_value(json!({
-            "choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{\"a\":"}}]}}]
-        }))
-        .expect("read");
+        let call = json!({ "choices": [{ "delta": { "tool_calls": [{ "function": { "arguments": "{\"a\":" } }] } }] });
+        assert_eq!(read(call), [ModelChunk::ToolCall { index: 0, id: None, name: None, arguments: "{\"a\":".into() }]);
+        let usage = json!({ "model": "m", "choices": null, "usage": { "prompt_tokens": 3, "completion_tokens": 4 } });
+        let tokens = TokenUsage { input: Some(3), output: Some(4), ..TokenUsage::default() };
+        assert_eq!(read(usage), [ModelChunk::Served("m".into()), ModelChunk::Usage(tokens)]);
+        assert_eq!(read(json!({ "model": "", "choices": [{ "delta": null, "finish_reason": "" }] })), []);
+    }
+
+    #[test]
+    fn details_of_usage_reasoning_and_refusals_are_read() {
+        let chunk = json!({
+            "choices": [{ "delta": { "reasoning": "hm", "refusal": "No." }, "finish_reason": "stop" }],
+            "usage": {
+                "prompt_tokens": 9, "completion_tokens": 8,
+                "prompt_tokens_details": { "cached_tokens": 7 }, "completion_tokens_details": { "reasoning_tokens": 6 },
+            },
+        });
+        let tokens = TokenUsage { input: Some(9), output: Some(8), cached: Some(7), reasoning: Some(6) };
         assert_eq!(
-            chunk.into_pieces(),
-            vec![ModelChunk::ToolCall { index: 0, id: None, name: None, arguments: "{\"a\":".into() }]
+            read(chunk),
+            [
+                ModelChunk::Usage(tokens),
+                ModelChunk::Reasoning("hm".into()),
+                ModelChunk::Text("No.".into()),
+                ModelChunk::Finished("stop".into())
+            ]
         );
-        let chunk: Chunk = serde_json::from_value(json!({
-            "model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}
-        }))
-        .expect("read");
-        let usage = TokenUsage { input: Some(3), output: Some(4), ..TokenUsage::default() };
-        assert_eq!(chunk.into_pieces(), vec![ModelChunk::Served("m".into()), ModelChunk::Usage(usage)]);
+    }
+
+    #[test]
+    fn a_failure_within_the_stream_is_a_failure() {
+        let chunk: Chunk =
+            serde_json::from_value(json!({ "error": { "message": "busy", "code": 429 } })).expect("a chunk");
+        let failure = chunk.into_pieces("").remove(0).expect_err("a failure");
+        assert_eq!((failure.code, failure.transient), (ErrorCode::ModelRateLimited, true));
+    }
+
+    #[test]
+    fn a_call_goes_back_as_the_text_that_came() {
+        let arguments = "{ \"a\" :1,\"a\":2, \"ü\":\"\\u00fc\" ";
+        let call = ModelToolCall { id: "c".into(), name: "add".into(), arguments: arguments.into() };
+        let sent = message(&Message::Assistant { content: String::new(), tool_calls: vec![call] });
+        assert_eq!(sent["tool_calls"][0]["function"]["arguments"], arguments);
+    }
+
+    #[test]
+    fn what_is_recorded_as_parameters_is_what_is_sent() {
+        let base_url = Some("http://x".to_owned());
+        let config = ModelConfig { base_url, name: "m".into(), max_tokens: Some(9), ..ModelConfig::default() };
+        let model = OpenAiModel::new(&config).expect("a model");
+        let mut body = model.body(&ModelRequest { messages: Vec::new(), tools: Vec::new() });
+        assert_eq!(body["parallel_tool_calls"], false);
+        let body = body.as_object_mut().expect("an object");
+        body.retain(|name, _| !["model", "messages", "tools"].contains(&name.as_str()));
+        assert_eq!(Value::Object(body.clone()), model.parameters());
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Text reaches the client as it comes and the thread at least every 500 ms or 2 KiB, so that a
 //! crash loses no more than that. Calls are shown only after the answer that makes them is recorded.
+//! A model that fails for the moment before anything of its answer came is asked again within the
+//! same round; the log then has one request and its one end.
 
 use super::active::StopReason;
 use super::execution::{Execution, Halt};
 use crate::ids::new_id;
-use crate::model::{ModelChunk, ModelFailure, ModelRequest, ModelStream, OfferedTool};
+use crate::model::{Calls, ModelChunk, ModelFailure, ModelRequest, ModelStream, OfferedTool, pause_before_retry};
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{context_hash, prompt};
 use devmind_domain::canonical::hash_json;
@@ -16,7 +18,7 @@ use devmind_domain::thread::*;
 use devmind_domain::tools::catalogue;
 use futures::StreamExt;
 use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// What has come of an answer.
 struct Answer {
@@ -25,10 +27,36 @@ struct Answer {
     /// Bytes of `content` that the thread has.
     recorded: usize,
     last_recorded: Instant,
-    calls: Vec<ModelToolCall>,
+    reasoning: String,
+    calls: Calls,
     usage: TokenUsage,
     served_model: Option<String>,
     finish_reason: Option<String>,
+}
+
+impl Answer {
+    fn new() -> Self {
+        Self {
+            message_id: new_id().into(),
+            content: String::new(),
+            recorded: 0,
+            last_recorded: Instant::now(),
+            reasoning: String::new(),
+            calls: Calls::default(),
+            usage: TokenUsage::default(),
+            served_model: None,
+            finish_reason: None,
+        }
+    }
+
+    /// Whether the model has said anything: then it is not asked again.
+    fn has_begun(&self) -> bool {
+        !(self.content.is_empty() && self.reasoning.is_empty() && self.calls.is_empty() && self.finish_reason.is_none())
+    }
+
+    fn bytes(&self) -> usize {
+        self.content.len() + self.reasoning.len() + self.calls.bytes()
+    }
 }
 
 enum Interruption {
@@ -56,17 +84,8 @@ impl Execution {
         .await?;
 
         let asked_at = Instant::now();
-        let mut answer = Answer {
-            message_id: new_id().into(),
-            content: String::new(),
-            recorded: 0,
-            last_recorded: asked_at,
-            calls: Vec::new(),
-            usage: TokenUsage::default(),
-            served_model: None,
-            finish_reason: None,
-        };
-        let streamed = self.stream_answer(request, &mut answer).await;
+        let mut answer = Answer::new();
+        let streamed = self.stream_answer(round, request, &mut answer).await;
         match streamed {
             Ok(()) => self.record_answer(round, answer, asked_at.elapsed()).await,
             Err(Interruption::Stop(reason)) => {
@@ -88,30 +107,62 @@ impl Execution {
         }
     }
 
-    async fn stream_answer(&mut self, request: ModelRequest, answer: &mut Answer) -> Result<(), Interruption> {
+    /// Asks, and asks again while that may help; all of it within the wait for the first byte.
+    async fn stream_answer(
+        &mut self,
+        round: u32,
+        request: ModelRequest,
+        answer: &mut Answer,
+    ) -> Result<(), Interruption> {
+        let deadline = Instant::now() + self.app.model_patience.first_byte;
+        for tries in 1.. {
+            let failure = match self.try_answer(request.clone(), answer, deadline).await {
+                Err(Interruption::Failure(failure)) => failure,
+                done_or_over => return done_or_over,
+            };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let pause = if answer.has_begun() { None } else { pause_before_retry(&failure, tries, left) };
+            let Some(pause) = pause else { return Err(Interruption::Failure(failure.after_tries(tries))) };
+            let (run_id, code, cause) = (&self.run.run_id, failure.code.as_str(), &failure.message);
+            tracing::warn!(%run_id, round, tries, code, %cause, ?pause, "the model is asked again");
+            *answer = Answer::new();
+            tokio::select! {
+                reason = self.signal.stopped() => return Err(Interruption::Stop(reason)),
+                () = sleep(pause) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_answer(
+        &mut self,
+        request: ModelRequest,
+        answer: &mut Answer,
+        deadline: Instant,
+    ) -> Result<(), Interruption> {
         let model = self.app.model.clone();
         let signal = self.signal.clone();
-        let first_byte = self.app.model_patience.first_byte;
-        let deadline = Instant::now() + first_byte;
+        let mut wait = deadline.saturating_duration_since(Instant::now());
         let mut stream = tokio::select! {
             reason = signal.stopped() => return Err(Interruption::Stop(reason)),
-            asked = timeout(first_byte, model.ask(request)) => asked.unwrap_or_else(|_| Err(silent())).map_err(Interruption::Failure)?,
+            asked = timeout(wait, model.ask(request)) => asked.unwrap_or_else(|_| Err(silent())).map_err(Interruption::Failure)?,
         };
-        let mut wait = deadline.saturating_duration_since(Instant::now());
+        wait = deadline.saturating_duration_since(Instant::now());
         loop {
             let chunk = tokio::select! {
                 reason = signal.stopped() => return Err(Interruption::Stop(reason)),
-                chunk = next_chunk(&mut stream, wait) => chunk.map_err(Interruption::Failure)?,
+                chunk = next_chunk(&mut stream, wait) => chunk,
             };
             wait = self.app.model_patience.idle;
-            let Some(chunk) = chunk else { break };
-            self.take(chunk, answer).await?;
-        }
-        match answer.finish_reason {
-            Some(_) => Ok(()),
-            None => {
-                let message = "the model's answer broke off before it was complete";
-                Err(Interruption::Failure(ModelFailure::new(ErrorCode::ModelStreamCut, message)))
+            match chunk {
+                Ok(Some(chunk)) => self.take(chunk, answer).await?,
+                // Only counts follow the end of an answer: it is complete without them.
+                Ok(None) | Err(_) if answer.finish_reason.is_some() => return Ok(()),
+                Ok(None) => {
+                    let message = "the model's answer broke off before it was complete";
+                    return Err(Interruption::Failure(ModelFailure::new(ErrorCode::ModelStreamCut, message)));
+                }
+                Err(failure) => return Err(Interruption::Failure(failure)),
             }
         }
     }
@@ -127,32 +178,13 @@ impl Execution {
                     self.record_progress(answer).await.map_err(Interruption::Halt)?;
                 }
             }
-            ModelChunk::ToolCall { index, id, name, arguments } => {
-                // A provider's index is not trusted to be dense: the next slot is the most it can name.
-                let slot = index.min(answer.calls.len());
-                if slot == answer.calls.len() {
-                    answer.calls.push(ModelToolCall {
-                        id: String::new(),
-                        name: String::new(),
-                        arguments: String::new(),
-                    });
-                }
-                let call = &mut answer.calls[slot];
-                // The first id and name count; later pieces repeat them or leave them out.
-                if call.id.is_empty() {
-                    call.id = id.unwrap_or_default();
-                }
-                if call.name.is_empty() {
-                    call.name = name.unwrap_or_default();
-                }
-                call.arguments.push_str(&arguments);
-            }
+            ModelChunk::Reasoning(text) => answer.reasoning.push_str(&text),
+            ModelChunk::ToolCall { index, id, name, arguments } => answer.calls.add(index, id, name, &arguments),
             ModelChunk::Usage(usage) => answer.usage = usage,
             ModelChunk::Served(model) => answer.served_model = Some(model),
             ModelChunk::Finished(reason) => answer.finish_reason = Some(reason),
         }
-        let bytes = answer.content.len() + answer.calls.iter().map(|call| call.arguments.len()).sum::<usize>();
-        if bytes > MAX_MODEL_ANSWER_BYTES {
+        if answer.bytes() > MAX_MODEL_ANSWER_BYTES {
             let message = format!("the model wrote more than {MAX_MODEL_ANSWER_BYTES} bytes");
             return Err(Interruption::Failure(ModelFailure::new(ErrorCode::ModelAnswerTooLarge, message)));
         }
@@ -180,8 +212,8 @@ impl Execution {
             round,
             message_id: answer.message_id,
             content: answer.content,
-            reasoning: None,
-            tool_calls: answer.calls,
+            reasoning: Some(answer.reasoning).filter(|text| !text.is_empty()),
+            tool_calls: answer.calls.into_vec(),
             finish_reason: answer.finish_reason.unwrap_or_default(),
             usage: answer.usage,
             served_model,
