@@ -138,6 +138,11 @@ impl Client {
         self.send(self.http.get(format!("{}{path}", self.base))).await
     }
 
+    /// A GET with `Last-Event-ID`.
+    pub async fn get_after(&self, path: &str, last_event_id: &str) -> Answer {
+        self.send(self.http.get(format!("{}{path}", self.base)).header("last-event-id", last_event_id)).await
+    }
+
     /// A POST of JSON.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_text(path, body.to_string()).await

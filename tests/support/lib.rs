@@ -18,6 +18,7 @@ pub mod raw_device;
 pub mod scripted;
 pub mod server;
 pub mod sse;
+pub mod stalled;
 pub mod wait;
 pub mod workspace;
 
@@ -31,6 +32,7 @@ pub use raw_device::{RawDevice, RawSocket, SocketEnd};
 pub use scripted::{Script, ScriptedModel};
 pub use server::TestServer;
 pub use sse::{Frame, SseStream};
+pub use stalled::StalledReader;
 pub use wait::{DEADLINE, eventually};
 pub use workspace::workspace;
 
