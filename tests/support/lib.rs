@@ -9,6 +9,7 @@
 
 pub mod agui;
 pub mod client;
+pub mod contract;
 pub mod data;
 pub mod device;
 pub mod log;
