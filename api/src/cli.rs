@@ -8,6 +8,7 @@ use crate::{demo, identity};
 use clap::{Args, Parser, Subcommand};
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
+use devmind_domain::event::Role;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,7 +37,13 @@ enum Command {
         /// The user's name.
         #[arg(long)]
         user: String,
+        /// What they may do: `user`, `auditor` (reads everything, changes nothing) or `operator` (reads
+        /// everything, changes what is theirs)
+        #[arg(long, default_value = "user", value_parser = parse_role)]
+        role: Role,
     },
+    /// Print the description of the HTTP API (OpenAPI 3.1).
+    Openapi,
 }
 
 #[derive(Args, Clone, Debug, Default)]
@@ -76,7 +83,8 @@ pub fn run(cli: Cli) -> ExitCode {
         None => runtime.block_on(serve(cli.serve)),
         Some(Command::Serve(args)) => runtime.block_on(serve(args)),
         Some(Command::Demo(args)) => runtime.block_on(demo::run(args)),
-        Some(Command::Token { user }) => token(&user),
+        Some(Command::Token { user, role }) => token(&user, role),
+        Some(Command::Openapi) => openapi(),
     };
     // A confirmation may still block on the terminal: the process must not wait for it.
     runtime.shutdown_background();
@@ -107,7 +115,7 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
     }
     eprintln!("ledger: {}", config.data.display());
     if config.identities().development {
-        eprintln!("development mode: X-Dev-User names the user, on this machine only");
+        eprintln!("development mode: X-Dev-User names the user (X-Dev-Role the role), on this machine only");
     }
     server.serve(stop).await;
     eprintln!("stopped");
@@ -146,7 +154,17 @@ fn first_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
     Ok(async { drop(tokio::signal::ctrl_c().await) })
 }
 
-fn token(user: &str) -> Result<ExitCode, StartError> {
+fn parse_role(name: &str) -> Result<Role, String> {
+    identity::role_of(name).ok_or_else(|| "must be user, auditor or operator".to_owned())
+}
+
+fn openapi() -> Result<ExitCode, StartError> {
+    let text = serde_json::to_string_pretty(&crate::http::description());
+    println!("{}", text.map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn token(user: &str, role: Role) -> Result<ExitCode, StartError> {
     if !identity::is_user_name(user) {
         let message = format!("{user:?}: a user's name has 1-64 letters, digits, . _ @ -");
         return Err(StartError { code: ErrorCode::ConfigInvalid, message });
@@ -154,6 +172,7 @@ fn token(user: &str) -> Result<ExitCode, StartError> {
     let token = new_secret().map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?;
     println!("{token}");
     eprintln!("Give the line above to {user}; it is shown once. Put these lines into {DEFAULT_FILE}:\n");
-    eprintln!("[[users]]\nname = \"{user}\"\ntoken_sha256 = \"{}\"", sha256_hex(token.as_bytes()));
+    let hash = sha256_hex(token.as_bytes());
+    eprintln!("[[users]]\nname = \"{user}\"\nrole = \"{}\"\ntoken_sha256 = \"{hash}\"", role.as_str());
     Ok(ExitCode::SUCCESS)
 }

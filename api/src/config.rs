@@ -1,8 +1,9 @@
 //! The server's settings: defaults < file < environment < flags.
 
-use crate::identity::{Identities, is_user_name};
+use crate::identity::{Caller, Identities, is_user_name};
 pub use crate::model::{ModelConfig, Provider};
 use devmind_domain::ErrorCode;
+use devmind_domain::event::Role;
 use devmind_domain::ids::NodeId;
 use devmind_domain::limits::{APPROVAL_LIFETIME_MS, MODEL_FIRST_BYTE_MS, MODEL_IDLE_MS};
 use figment::Figment;
@@ -41,13 +42,19 @@ pub struct ServerConfig {
 }
 
 /// A person with a token.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenUser {
     /// The name.
     pub name: String,
     /// SHA-256 of the token, hexadecimal; `devmind token` makes both.
     pub token_sha256: String,
+    /// `user`, `auditor` (reads everything, changes nothing) or `operator` (reads everything).
+    #[serde(default)]
+    pub role: Role,
+    /// Whether the token counts no more.
+    #[serde(default)]
+    pub disabled: bool,
 }
 
 impl Default for ServerConfig {
@@ -137,8 +144,12 @@ impl ServerConfig {
         if !is_user_name(&self.node_id) {
             return Err(ConfigError::invalid("node_id: 1-64 letters, digits, . _ @ -"));
         }
-        for user in &self.users {
+        for (index, user) in self.users.iter().enumerate() {
             let hash = &user.token_sha256;
+            // One token is one person in one role, or it would depend on the file's order who is asking.
+            if self.users[..index].iter().any(|earlier| earlier.token_sha256.eq_ignore_ascii_case(hash)) {
+                return Err(ConfigError::invalid(format!("users: token_sha256 of {} stands twice", user.name)));
+            }
             if !is_user_name(&user.name) {
                 return Err(ConfigError::invalid(format!("users: the name {:?} cannot be used", user.name)));
             }
@@ -146,7 +157,7 @@ impl ServerConfig {
                 return Err(ConfigError::invalid(format!("users: token_sha256 of {} is no SHA-256", user.name)));
             }
         }
-        if !address.ip().is_loopback() && self.users.is_empty() {
+        if !address.ip().is_loopback() && self.users.iter().all(|user| user.disabled) {
             return Err(ConfigError::invalid(format!(
                 "listen: {address} can be reached from other machines, and no user has a token; \
                  run `devmind token --user NAME` and put its line into {DEFAULT_FILE}"
@@ -177,10 +188,12 @@ impl ServerConfig {
         self.node_id.as_str().into()
     }
 
-    /// Who may ask. The development header never counts where other machines can reach the server.
+    /// Who may ask. The development headers never count where other machines can reach the server.
     pub fn identities(&self) -> Identities {
         let loopback = self.address().is_ok_and(|address| address.ip().is_loopback());
-        let tokens = self.users.iter().map(|user| (user.token_sha256.to_lowercase(), user.name.as_str().into()));
+        let tokens = self.users.iter().filter(|user| !user.disabled).map(|user| {
+            (user.token_sha256.to_lowercase(), Caller { user_id: user.name.as_str().into(), role: user.role })
+        });
         Identities { tokens: tokens.collect(), development: self.development && loopback }
     }
 }
@@ -219,11 +232,28 @@ mod tests {
             ("listen = \"0.0.0.0:1\"", "devmind token"),
             ("node_id = \"a/b\"", "node_id"),
             ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"", "token_sha256"),
+            ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"\nrole = \"root\"", "root"),
+            (&[user("ann", 'a', ""), user("bob", 'A', "")].concat(), "stands twice"),
+            (&["listen = \"0.0.0.0:1\"\n".to_owned(), user("ann", 'a', "disabled = true")].concat(), "devmind token"),
             ("[model]\nbase_url = \"ftp://x\"\nname = \"m\"", "MODEL_BASE_URL"),
         ] {
             let error = load(text, Flags::default()).expect_err(text);
             assert!(error.contains(complaint), "{text}: {error}");
         }
+    }
+
+    fn user(name: &str, digit: char, more: &str) -> String {
+        format!("[[users]]\nname = \"{name}\"\ntoken_sha256 = \"{}\"\n{more}\n", digit.to_string().repeat(64))
+    }
+
+    #[test]
+    fn a_person_is_a_user_unless_another_role_is_given_and_a_disabled_token_is_nobodys() {
+        let users = [user("ann", 'A', ""), user("bob", 'b', "role = \"auditor\""), user("eve", 'e', "disabled = true")];
+        let identities = load(&users.concat(), Flags::default()).expect("good").identities();
+        let caller = |digit: char| identities.tokens.get(&digit.to_string().repeat(64)).cloned();
+        assert_eq!(caller('a'), Some(Caller { user_id: "ann".into(), role: Role::User }));
+        assert_eq!(caller('b'), Some(Caller { user_id: "bob".into(), role: Role::Auditor }));
+        assert_eq!(caller('e'), None);
     }
 
     #[test]

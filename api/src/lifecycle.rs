@@ -8,7 +8,7 @@
 use crate::config::ServerConfig;
 use crate::device_gateway::{Closing, Gateway};
 use crate::error::ApiError;
-use crate::http::router;
+use crate::http::{OpenStreams, router};
 use crate::model::{self, Model};
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
@@ -150,6 +150,7 @@ impl Server {
             },
             approval_lifetime_ms: (config.approval_lifetime_ms > 0).then_some(config.approval_lifetime_ms),
             gateway: Gateway::default(),
+            open_streams: OpenStreams::default(),
             runs: ActiveRuns::default(),
             run_tasks: TaskTracker::new(),
             socket_tasks: TaskTracker::new(),

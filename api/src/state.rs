@@ -1,6 +1,7 @@
 //! What the parts of one server process share.
 
 use crate::device_gateway::Gateway;
+use crate::http::OpenStreams;
 use crate::identity::Identities;
 use crate::model::Model;
 use crate::runs::ActiveRuns;
@@ -45,6 +46,8 @@ pub struct App {
     pub approval_lifetime_ms: Option<i64>,
     /// Devices and their calls.
     pub gateway: Gateway,
+    /// Streams that are open to read runs again.
+    pub open_streams: OpenStreams,
     /// Runs under way.
     pub runs: ActiveRuns,
     /// Tasks that execute runs; a run outlives its request.

@@ -11,7 +11,7 @@ use devmind_ledger::LedgerReader;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{SqliteConnection, SqlitePool};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -56,10 +56,8 @@ impl Store {
             }
             Err(error) => return Err(error),
         };
-        let read = SqlitePoolOptions::new()
-            .max_connections(READERS)
-            .connect_with(options(file).create_if_missing(false).read_only(true))
-            .await?;
+        let read =
+            SqlitePoolOptions::new().max_connections(READERS).connect_with(options(file).read_only(true)).await?;
         Ok(Self { write, read })
     }
 
@@ -114,7 +112,7 @@ fn options(file: &Path) -> SqliteConnectOptions {
     // position is missing with them, so the runner goes on from where the rows are.
     SqliteConnectOptions::new()
         .filename(file)
-        .create_if_missing(true)
+        .create_if_missing(false)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(Duration::from_millis(BUSY_MS))
@@ -124,14 +122,25 @@ fn options(file: &Path) -> SqliteConnectOptions {
 async fn lock(file: &Path) -> Result<File, ViewError> {
     let path = beside(file, ".lock");
     let locked = tokio::task::spawn_blocking(move || {
-        let handle = File::options().create(true).truncate(false).write(true).open(path)?;
+        let handle = private().open(path)?;
         handle.lock()?;
         Ok::<_, std::io::Error>(handle)
     });
     Ok(locked.await.map_err(std::io::Error::other)??)
 }
 
+/// Makes a missing file, or opens the one there is. A new one is readable by its owner alone, for it
+/// holds what people wrote; SQLite gives its companions (-wal, -shm) the same mode.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
 async fn connect(file: &Path, ledger: &LedgerReader, projections: &Projections) -> Result<SqlitePool, ViewError> {
+    tokio::fs::OpenOptions::from(private()).open(file).await?;
     let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options(file)).await?;
     match prepare(&pool, file, ledger, projections).await {
         Ok(()) => Ok(pool),

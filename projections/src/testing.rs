@@ -234,6 +234,49 @@ pub fn prepared(id: &'static str, run: &str, turn: &str, kind: RunKind) -> Fact 
         RunPrepared { run_id, turn_id, kind, trigger, run_seq: 1, graph_thread_id, parent_run_id, device_id },
     )
 }
+/// The run after `parent`: one that resumes its thread, or one that answers the turn anew in a thread of its own.
+pub fn followed(id: &'static str, run: &str, parent: &str, turn: &str, kind: RunKind) -> Fact {
+    let (_, DomainEvent::Conversation(ConversationEvent::RunPrepared(mut event))) = prepared(id, run, turn, kind)
+    else {
+        panic!("a run is prepared")
+    };
+    event.parent_run_id = Some(parent.into());
+    if kind == RunKind::Resume {
+        event.graph_thread_id = format!("thread-{parent}").into();
+    }
+    conversation(id, event)
+}
+/// An interrupt `i…` of a run that turn `turn` waits for, answered in time until `expires_at`.
+pub fn raised(id: &'static str, interrupt: &str, run: &str, turn: &str, expires_at: Option<Timestamp>) -> Fact {
+    conversation(
+        id,
+        InterruptRaised {
+            interrupt_id: interrupt.into(),
+            run_id: run.into(),
+            turn_id: turn.into(),
+            kind: InterruptKind::ToolApproval,
+            tool_call_id: format!("thread-{run}:{interrupt}").into(),
+            tool: "demo_text".into(),
+            arguments: json!({"n": 1}),
+            arguments_hash: "hash".into(),
+            message: "May it?".into(),
+            expires_at,
+        },
+    )
+}
+pub fn paused(id: &'static str, run: &str) -> Fact {
+    conversation(id, RunInterrupted { run_id: run.into() })
+}
+pub fn resolved(id: &'static str, interrupt: &str, approved: bool) -> Fact {
+    let (resolved_by, arguments_hash) = ("ann".into(), "hash".into());
+    conversation(id, InterruptResolved { interrupt_id: interrupt.into(), approved, resolved_by, arguments_hash })
+}
+pub fn withdrawn(id: &'static str, interrupt: &str, reason: InterruptCancelReason) -> Fact {
+    conversation(id, InterruptCancelled { interrupt_id: interrupt.into(), reason })
+}
+pub fn expired(id: &'static str, interrupt: &str) -> Fact {
+    conversation(id, InterruptExpired { interrupt_id: interrupt.into() })
+}
 pub fn claimed(id: &'static str, run: &str) -> Fact {
     conversation(id, RunClaimed { run_id: run.into(), node_id: "n1".into(), epoch: 1, context_hash: "h".into() })
 }

@@ -156,7 +156,11 @@ async fn a_wrong_bearer_token_is_nobody_even_with_a_development_header_beside_it
     let token = "the-token-of-the-test";
     let hash = devmind_domain::canonical::sha256_hex(token.as_bytes());
     let server = TestServer::start_with(|config| {
-        config.users.push(devmind_api::config::TokenUser { name: "ann".to_owned(), token_sha256: hash });
+        config.users.push(devmind_api::config::TokenUser {
+            name: "ann".to_owned(),
+            token_sha256: hash,
+            ..Default::default()
+        });
     })
     .await;
     let http = reqwest::Client::builder().no_proxy().build().unwrap();

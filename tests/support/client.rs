@@ -1,6 +1,7 @@
 //! A user's client: the two steps over real HTTP, and plain requests.
 
 use crate::agui;
+use crate::contract;
 use crate::new_id;
 use crate::wait::within_deadline;
 use eventsource_stream::Eventsource;
@@ -16,6 +17,7 @@ pub struct Client {
     http: reqwest::Client,
     base: String,
     user: Option<String>,
+    role: Option<String>,
 }
 
 /// An answer: status and JSON body.
@@ -125,7 +127,7 @@ impl Client {
         drop(rustls::crypto::ring::default_provider().install_default());
         // A proxy of the environment does not lead back to this machine.
         let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-        Self { http, base: format!("http://{address}"), user: Some(user.to_owned()) }
+        Self { http, base: format!("http://{address}"), user: Some(user.to_owned()), role: None }
     }
 
     /// The same client without an identity.
@@ -133,9 +135,19 @@ impl Client {
         Self { user: None, ..self.clone() }
     }
 
+    /// The same client in another role.
+    pub fn role(&self, role: &str) -> Self {
+        Self { role: Some(role.to_owned()), ..self.clone() }
+    }
+
     /// A GET.
     pub async fn get(&self, path: &str) -> Answer {
         self.send(self.http.get(format!("{}{path}", self.base))).await
+    }
+
+    /// A GET with `Last-Event-ID`.
+    pub async fn get_after(&self, path: &str, last_event_id: &str) -> Answer {
+        self.send(self.http.get(format!("{}{path}", self.base)).header("last-event-id", last_event_id)).await
     }
 
     /// A POST of JSON.
@@ -252,17 +264,25 @@ impl Client {
     }
 
     fn identified(&self, request: RequestBuilder) -> RequestBuilder {
-        match &self.user {
+        let request = match &self.user {
             Some(user) => request.header("x-dev-user", user),
+            None => request,
+        };
+        match &self.role {
+            Some(role) => request.header("x-dev-role", role),
             None => request,
         }
     }
 
     async fn send(&self, request: RequestBuilder) -> Answer {
-        let answer = within_deadline("a request", self.identified(request).send()).await.expect("an answer");
+        let request = self.identified(request).build().expect("a request");
+        let (method, path) = (request.method().clone(), request.url().path().to_owned());
+        let answer = within_deadline("a request", self.http.execute(request)).await.expect("an answer");
         let status = answer.status().as_u16();
-        let text = answer.text().await.expect("a body");
-        Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) }
+        let text = within_deadline("a body", answer.text()).await.expect("a body");
+        let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
+        contract::assert_declared(method.as_str(), &path, status, &body);
+        Answer { status, body }
     }
 }
 

@@ -9,6 +9,7 @@
 
 pub mod agui;
 pub mod client;
+pub mod contract;
 pub mod data;
 pub mod device;
 pub mod dialect;
@@ -20,6 +21,7 @@ pub mod raw_device;
 pub mod scripted;
 pub mod server;
 pub mod sse;
+pub mod stalled;
 pub mod wait;
 pub mod workspace;
 
@@ -33,6 +35,7 @@ pub use raw_device::{RawDevice, RawSocket, SocketEnd};
 pub use scripted::{Script, ScriptedModel};
 pub use server::TestServer;
 pub use sse::{Frame, SseStream};
+pub use stalled::StalledReader;
 pub use wait::{DEADLINE, eventually};
 pub use workspace::workspace;
 

@@ -2,7 +2,7 @@
 //! and notices when its answer is dropped. For what a provider does on the wire there is
 //! [`crate::ModelEndpoint`].
 
-use crate::wait::within_deadline;
+use crate::wait::{eventually, within_deadline};
 use async_trait::async_trait;
 use devmind_api::model::{Model, ModelChunk, ModelFailure, ModelRequest, ModelStream};
 use devmind_domain::ErrorCode;
@@ -11,6 +11,7 @@ use futures::StreamExt;
 use futures::stream;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -97,6 +98,7 @@ pub struct ScriptedModel {
     prompts: Mutex<Vec<Vec<Message>>>,
     asked: watch::Sender<usize>,
     dropped: watch::Sender<usize>,
+    taken: Arc<AtomicUsize>,
 }
 
 impl ScriptedModel {
@@ -107,6 +109,7 @@ impl ScriptedModel {
             prompts: Mutex::default(),
             asked: watch::channel(0).0,
             dropped: watch::channel(0).0,
+            taken: Arc::default(),
         })
     }
 
@@ -137,6 +140,19 @@ impl ScriptedModel {
         };
         let told = prompt.iter().filter(|message| role(message) != "system");
         told.map(|message| (role(message).to_owned(), message.content().to_owned())).collect()
+    }
+
+    /// Waits until the server takes no more of what the model says.
+    pub async fn stalled(&self) {
+        let (mut last, mut same) = (0, 0);
+        eventually("nothing more is taken from the model", || {
+            let taken = self.taken.load(Ordering::SeqCst);
+            same = if taken == last { same + 1 } else { 0 };
+            last = taken;
+            let stalled = taken > 0 && same > 30;
+            async move { if stalled { Ok(()) } else { Err(format!("{taken} pieces were taken")) } }
+        })
+        .await;
     }
 
     /// Waits until it was asked `n` times.
@@ -186,16 +202,17 @@ impl Model for ScriptedModel {
         let script = self.scripts.lock().expect("not poisoned").pop_front().unwrap_or_else(|| Script::say("done"));
         self.asked.send_modify(|count| *count += 1);
         let open = Open { dropped: self.dropped.clone(), complete: false };
-        let state = (VecDeque::from(script.0), open);
-        let answer = stream::unfold(state, |(mut steps, mut open)| async move {
+        let state = (VecDeque::from(script.0), open, self.taken.clone());
+        let answer = stream::unfold(state, |(mut steps, mut open, taken)| async move {
             loop {
                 let step = steps.pop_front();
+                taken.fetch_add(1, Ordering::SeqCst);
                 open.complete = steps.is_empty();
                 match step {
-                    Some(Step::Chunk(chunk)) => return Some((Ok(chunk), (steps, open))),
+                    Some(Step::Chunk(chunk)) => return Some((Ok(chunk), (steps, open, taken))),
                     Some(Step::Fail(code)) => {
                         let failure = ModelFailure::new(code, "said by the scripted model");
-                        return Some((Err(failure), (steps, open)));
+                        return Some((Err(failure), (steps, open, taken)));
                     }
                     Some(Step::Gate(token)) => {
                         open.complete = false;

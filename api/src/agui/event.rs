@@ -2,18 +2,21 @@
 
 use devmind_domain::thread::TokenUsage;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// The version that a producer declares in `RUN_STARTED`.
 pub const PROTOCOL_VERSION: &str = "1.0";
 
 /// One event of a run's stream.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "type", rename_all = "SCREAMING_SNAKE_CASE", rename_all_fields = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "SCREAMING_SNAKE_CASE")]
 #[allow(missing_docs, reason = "fields are the protocol's own")]
 pub enum AgUiEvent {
     /// The first event.
+    #[serde(rename_all = "camelCase")]
     RunStarted { thread_id: String, run_id: String, protocol_version: &'static str },
     /// The last event of a run that did not fail.
+    #[serde(rename_all = "camelCase")]
     RunFinished {
         thread_id: String,
         run_id: String,
@@ -22,25 +25,33 @@ pub enum AgUiEvent {
         usage: Vec<Usage>,
     },
     /// The last event of a run that failed.
+    #[serde(rename_all = "camelCase")]
     RunError { message: String, code: String },
     /// A message begins.
+    #[serde(rename_all = "camelCase")]
     TextMessageStart { message_id: String, role: &'static str },
     /// A piece of it.
+    #[serde(rename_all = "camelCase")]
     TextMessageContent { message_id: String, delta: String },
     /// It ends.
+    #[serde(rename_all = "camelCase")]
     TextMessageEnd { message_id: String },
     /// A call begins, under the message it belongs to.
+    #[serde(rename_all = "camelCase")]
     ToolCallStart { tool_call_id: String, tool_call_name: String, parent_message_id: String },
     /// A piece of its arguments.
+    #[serde(rename_all = "camelCase")]
     ToolCallArgs { tool_call_id: String, delta: String },
     /// Its arguments are complete.
+    #[serde(rename_all = "camelCase")]
     ToolCallEnd { tool_call_id: String },
     /// Its result.
+    #[serde(rename_all = "camelCase")]
     ToolCallResult { message_id: String, tool_call_id: String, content: String, role: &'static str },
 }
 
 /// How a run finished.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Outcome {
     /// With an answer.
@@ -55,7 +66,7 @@ pub enum Outcome {
 }
 
 /// One question to a person.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "fields are the protocol's own")]
 pub struct Interrupt {
@@ -70,7 +81,7 @@ pub struct Interrupt {
 }
 
 /// Tokens of one model; absent means unknown.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs, reason = "fields are the protocol's own")]
 pub struct Usage {

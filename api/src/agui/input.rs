@@ -1,16 +1,22 @@
 //! What a client posts to start a run. Unknown members are accepted and ignored; the history in
 //! `messages` is never trusted, only checked for the one question it must hold.
 
-use serde::Deserialize;
+use crate::http::ClientId;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 /// `RunAgentInput`, as far as this server reads it.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunAgentInput {
-    /// The conversation.
+    /// The conversation; at `POST /api/agui` any id of the client's.
+    #[serde(deserialize_with = "client_id")]
+    #[schema(value_type = ClientId)]
     pub thread_id: String,
-    /// The prepared run.
+    /// The prepared run; at `POST /api/agui` any id of the client's.
+    #[serde(deserialize_with = "client_id")]
+    #[schema(value_type = ClientId)]
     pub run_id: String,
     /// Present for clients of 1.0; older ones take no cancelled outcome.
     #[serde(default)]
@@ -23,10 +29,12 @@ pub struct RunAgentInput {
 }
 
 /// An answer to an interrupt.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResumeEntry {
     /// Which one.
+    #[serde(deserialize_with = "client_id")]
+    #[schema(value_type = ClientId)]
     pub interrupt_id: String,
     /// `resolved`, or `cancelled`: abandoned without an answer.
     #[serde(default)]
@@ -37,7 +45,7 @@ pub struct ResumeEntry {
 }
 
 /// A message of the client's copy.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 pub struct InputMessage {
     /// Its id.
     #[serde(default)]
@@ -47,6 +55,10 @@ pub struct InputMessage {
     /// Text or parts.
     #[serde(default)]
     pub content: Value,
+}
+
+fn client_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    ClientId::deserialize(deserializer).map(String::from)
 }
 
 impl RunAgentInput {

@@ -25,10 +25,13 @@ use std::sync::{Mutex, PoisonError};
 const MINUTE_MS: i64 = 60_000;
 
 /// A ticket, as its asker gets it.
-#[derive(Clone, Serialize)]
+#[derive(Clone, Serialize, utoipa::ToSchema)]
 pub struct Ticket {
+    /// To be presented once.
     ticket: String,
+    /// When it ends.
     expires_at: Timestamp,
+    /// Where to present it.
     ws_path: &'static str,
 }
 

@@ -1,16 +1,16 @@
 //! `POST /api/agent`: claims a prepared run and streams it as AG-UI over SSE.
 
-use super::extract::{Body, checked_id};
+use super::extract::Body;
+use super::openapi::{RunStreamFrame, refusals};
 use crate::agui::{AgUiEvent, RunAgentInput};
-use crate::error::{ApiError, ApiResult};
-use crate::identity::User;
+use crate::error::ApiResult;
+use crate::identity::Author;
 use crate::runs::claim_and_start;
 use crate::state::App;
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use devmind_domain::ErrorCode;
 use futures::{Stream, StreamExt};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,17 +19,22 @@ use std::time::Duration;
 /// A comment is sent when nothing else was for this long: proxies and clients cut silent streams.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Everything that can be refused is refused here, with a status; after that the stream tells.
+refusals!(Refusals: PERSONAL, CHANGE;
+    Forbidden, ConversationNotFound, RunNotFound, RunMismatch, MessageMismatch, InterruptMismatch, RunAlreadyClaimed,
+    RunNotActive);
+
+/// Claims a prepared run and streams it; a run is claimed once, ever.
+///
+/// Everything that can be refused is refused with a status; after that the stream tells.
+#[utoipa::path(post, path = "/api/agent", tag = "runs", operation_id = "execute_run",
+    request_body = RunAgentInput,
+    responses((status = 200, description = "The run's AG-UI events, one a frame. A client that goes away stops it.",
+        content_type = "text/event-stream", body = RunStreamFrame), Refusals))]
 pub async fn run(
     State(app): State<Arc<App>>,
-    User(user): User,
+    Author(user): Author,
     Body(input): Body<RunAgentInput>,
 ) -> ApiResult<Response> {
-    checked_id("threadId", &input.thread_id)?;
-    checked_id("runId", &input.run_id)?;
-    if app.stopping.is_cancelled() {
-        return Err(ApiError::of(ErrorCode::ShuttingDown));
-    }
     claim_and_start(&app, user, input).await.map(stream_response)
 }
 

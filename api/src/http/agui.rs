@@ -5,10 +5,11 @@
 //! are echoed as the client sent them.
 
 use super::agent::stream_response;
-use super::extract::{Body, checked_id};
+use super::extract::Body;
+use super::openapi::{RunStreamFrame, refusals};
 use crate::agui::{Audience, RunAgentInput};
 use crate::error::{ApiError, ApiResult};
-use crate::identity::User;
+use crate::identity::Author;
 use crate::runs::prepare::{Prepared, Question, prepare_resume, prepare_turn};
 use crate::runs::{start, stop};
 use crate::state::App;
@@ -20,17 +21,23 @@ use devmind_domain::ids::{ConversationId, InterruptId, UserId};
 use devmind_domain::limits::MAX_CONTENT_CHARS;
 use std::sync::Arc;
 
-/// Prepares and claims a run, and streams it.
+refusals!(Refusals: PERSONAL, CHANGE;
+    Forbidden, ConversationNotFound, RunNotFound, RunInProgress, TurnWaitingApproval, IdempotencyConflict,
+    InterruptMismatch, InterruptNotFound, InterruptAlreadyResolved, InterruptClosed, InterruptExpired,
+    RunAlreadyClaimed, RunNotActive);
+
+/// Prepares and claims a run in one request, for stock AG-UI clients that make their own ids.
+///
+/// The last message is the question, or `resume` answers every open approval of the thread.
+#[utoipa::path(post, path = "/api/agui", tag = "runs", operation_id = "run_agui",
+    request_body = RunAgentInput,
+    responses((status = 200, description = "The run's AG-UI events, one a frame. A client that goes away stops it.",
+        content_type = "text/event-stream", body = RunStreamFrame), Refusals))]
 pub async fn run(
     State(app): State<Arc<App>>,
-    User(user): User,
+    Author(user): Author,
     Body(input): Body<RunAgentInput>,
 ) -> ApiResult<Response> {
-    checked_id("threadId", &input.thread_id)?;
-    checked_id("runId", &input.run_id)?;
-    if app.stopping.is_cancelled() {
-        return Err(ApiError::of(ErrorCode::ShuttingDown));
-    }
     let conversation_id = conversation_of(&app, &user, &input.thread_id).await?;
     let key = format!("agui:{}", sha256_hex(format!("{}/{}", input.thread_id, input.run_id).as_bytes()));
     let prepared = match answers(&input)? {

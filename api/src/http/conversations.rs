@@ -1,175 +1,206 @@
 //! Conversations and their turns; asking a question.
 
-use super::extract::{Body, Query, checked_id};
-use crate::error::{ApiError, ApiResult};
-use crate::identity::User;
+use super::access::{Subject, read_conversation, record, whose};
+use super::extract::{Body, Query};
+use super::fields::{ClientId, Content, IdempotencyKey, Title, UserName};
+use super::openapi::refusals;
+use crate::error::ApiResult;
+use crate::identity::{Author, Caller};
 use crate::runs::prepare::{Prepared, Question, prepare_rerun, prepare_turn};
 use crate::state::App;
 use axum::Json;
 use axum::extract::State;
-use devmind_domain::ErrorCode;
 use devmind_domain::conversation::{Conversation, ConversationCommand};
 use devmind_domain::event::Actor;
 use devmind_domain::ids::{ConversationId, UserId};
-use devmind_domain::limits::{MAX_CONTENT_CHARS, MAX_IDEMPOTENCY_KEY_CHARS, MAX_TITLE_CHARS};
 use devmind_ledger::execute;
 use devmind_projections::{ConversationRow, TurnRow};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
 
-/// The user's conversations, newest first.
-pub async fn list(State(app): State<Arc<App>>, User(user): User) -> ApiResult<Json<Vec<ConversationRow>>> {
+/// Whose list.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct Whose {
+    /// Another person's, for auditors and operators; absent: one's own.
+    user_id: Option<UserName>,
+}
+
+impl Whose {
+    pub(super) fn of(self, caller: &Caller) -> ApiResult<UserId> {
+        whose(caller, self.user_id.map(|name| name.as_str().into()))
+    }
+}
+
+refusals!(ListRefusals: PERSONAL, QUERY; Forbidden);
+
+/// The conversations, newest by their last turn first, at most 100.
+#[utoipa::path(get, path = "/api/conversations", tag = "conversations", operation_id = "list_conversations",
+    params(Whose), responses((status = 200, body = Vec<ConversationRow>), ListRefusals))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(query): Query<Whose>,
+) -> ApiResult<Json<Vec<ConversationRow>>> {
+    let owner = query.of(&caller)?;
     app.caught_up(&["conversation", "tool_call"]).await?;
-    Ok(Json(app.views.conversations(&user).await?))
+    let rows = app.views.conversations(&owner).await?;
+    if owner != caller.user_id {
+        let subjects = rows.iter().map(|row| Subject::Conversation(row.id.clone()));
+        record(&app, &caller, subjects, "conversations").await?;
+    }
+    Ok(Json(rows))
 }
 
 /// Which conversation.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct OfConversation {
-    conversation_id: ConversationId,
+    /// The conversation.
+    conversation_id: ClientId,
 }
 
-/// A conversation's turns, oldest first.
+refusals!(TurnsRefusals: PERSONAL, QUERY; Forbidden, ConversationNotFound);
+
+/// A conversation's turns, oldest first, at most the newest 500.
+#[utoipa::path(get, path = "/api/turns", tag = "conversations", operation_id = "list_turns",
+    params(OfConversation), responses((status = 200, body = Vec<TurnRow>), TurnsRefusals))]
 pub async fn turns(
     State(app): State<Arc<App>>,
-    User(user): User,
+    caller: Caller,
     Query(query): Query<OfConversation>,
 ) -> ApiResult<Json<Vec<TurnRow>>> {
     app.caught_up(&["conversation", "tool_call"]).await?;
-    check_owner(&app, &query.conversation_id, &user).await?;
-    Ok(Json(app.views.turns(&query.conversation_id).await?))
-}
-
-/// Unknown → 404, somebody else's → 403.
-///
-/// # Errors
-/// `CONVERSATION_NOT_FOUND`, `FORBIDDEN`.
-pub async fn check_owner(app: &App, conversation_id: &ConversationId, user: &UserId) -> ApiResult<()> {
-    match app.views.conversation_owner(conversation_id).await? {
-        None => Err(ApiError::of(ErrorCode::ConversationNotFound)),
-        Some(owner) if owner != *user => Err(ApiError::of(ErrorCode::Forbidden)),
-        Some(_) => Ok(()),
-    }
+    let id: ConversationId = query.conversation_id.id();
+    read_conversation(&app, &caller, &id, "turns").await?;
+    Ok(Json(app.views.turns(&id).await?))
 }
 
 /// A question.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AskBody {
-    content: String,
-    idempotency_key: String,
+    content: Content,
+    idempotency_key: IdempotencyKey,
+    /// The conversation; absent: a new one.
     #[serde(default)]
-    conversation_id: Option<String>,
+    conversation_id: Option<ClientId>,
+    /// The device whose tools may be used.
     #[serde(default)]
-    device_id: Option<String>,
+    device_id: Option<ClientId>,
 }
 
+refusals!(AskRefusals: PERSONAL, CHANGE;
+    Forbidden, ConversationNotFound, RunInProgress, TurnWaitingApproval, IdempotencyConflict);
+
 /// Prepares a turn: appends the question and a queued run, and answers their ids.
+///
+/// The run is executed by `POST /api/agent`.
+#[utoipa::path(post, path = "/api/turns", tag = "conversations", operation_id = "ask",
+    request_body = AskBody, responses((status = 200, body = Prepared), AskRefusals))]
 pub async fn ask(
     State(app): State<Arc<App>>,
-    User(user): User,
+    Author(user): Author,
     Body(body): Body<AskBody>,
 ) -> ApiResult<Json<Prepared>> {
-    checked_content(&body.content)?;
-    checked_key(&body.idempotency_key)?;
-    if let Some(id) = &body.conversation_id {
-        checked_id("conversation_id", id)?;
-    }
-    if let Some(id) = &body.device_id {
-        checked_id("device_id", id)?;
-    }
     let question = Question {
-        content: body.content,
+        content: body.content.into(),
         must_exist: body.conversation_id.is_some(),
-        conversation_id: body.conversation_id.map(Into::into),
-        device_id: body.device_id.map(Into::into),
+        conversation_id: body.conversation_id.map(ClientId::id),
+        device_id: body.device_id.map(ClientId::id),
     };
-    prepare_turn(&app, &user, body.idempotency_key, question).await.map(Json)
+    prepare_turn(&app, &user, body.idempotency_key.into(), question).await.map(Json)
 }
 
 /// The latest turn once more.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RerunBody {
-    turn_id: String,
+    turn_id: ClientId,
+    /// The edited question; absent: the same one is retried.
     #[serde(default)]
-    content: Option<String>,
-    idempotency_key: String,
+    content: Option<Content>,
+    idempotency_key: IdempotencyKey,
 }
 
+refusals!(RerunRefusals: PERSONAL, CHANGE;
+    Forbidden, ConversationNotFound, TurnNotFound, TurnNotLatest, RunInProgress, IdempotencyConflict);
+
 /// Prepares the latest turn anew: with `content` it is edited, without it is retried.
+#[utoipa::path(post, path = "/api/turns/rerun", tag = "conversations", operation_id = "rerun",
+    request_body = RerunBody, responses((status = 200, body = Prepared), RerunRefusals))]
 pub async fn rerun(
     State(app): State<Arc<App>>,
-    User(user): User,
+    Author(user): Author,
     Body(body): Body<RerunBody>,
 ) -> ApiResult<Json<Prepared>> {
-    checked_id("turn_id", &body.turn_id)?;
-    checked_key(&body.idempotency_key)?;
-    if let Some(content) = &body.content {
-        checked_content(content)?;
-    }
-    prepare_rerun(&app, &user, body.idempotency_key, body.turn_id.into(), body.content).await.map(Json)
+    let content = body.content.map(String::from);
+    prepare_rerun(&app, &user, body.idempotency_key.into(), body.turn_id.id(), content).await.map(Json)
 }
 
 /// A new title.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenameBody {
+    conversation_id: ClientId,
+    title: Title,
+}
+
+/// The title as it is now.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Renamed {
     conversation_id: String,
     title: String,
 }
 
+refusals!(ChangeRefusals: PERSONAL, CHANGE; Forbidden, ConversationNotFound, RunInProgress);
+
 /// Changes a conversation's title.
+#[utoipa::path(post, path = "/api/conversations/rename", tag = "conversations", operation_id = "rename_conversation",
+    request_body = RenameBody, responses((status = 200, body = Renamed), ChangeRefusals))]
 pub async fn rename(
     State(app): State<Arc<App>>,
-    User(user): User,
+    Author(user): Author,
     Body(body): Body<RenameBody>,
-) -> ApiResult<Json<Value>> {
-    let title = body.title.trim().to_owned();
-    if !(1..=MAX_TITLE_CHARS).contains(&title.chars().count()) {
-        return Err(ApiError::field("title", format!("must have 1-{MAX_TITLE_CHARS} characters")));
-    }
+) -> ApiResult<Json<Renamed>> {
+    let (conversation_id, title) = (String::from(body.conversation_id), String::from(body.title));
     let command = ConversationCommand::Rename { user_id: user.clone(), title: title.clone() };
-    command_on(&app, &user, &body.conversation_id, command).await?;
-    Ok(Json(json!({ "conversation_id": body.conversation_id, "title": title })))
+    command_on(&app, &user, &conversation_id, command).await?;
+    Ok(Json(Renamed { conversation_id, title }))
 }
 
 /// Which conversation to remove.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeleteBody {
+    conversation_id: ClientId,
+}
+
+/// What was removed.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Deleted {
     conversation_id: String,
+    deleted: bool,
 }
 
 /// Removes a conversation from the views; the log keeps it.
+#[utoipa::path(post, path = "/api/conversations/delete", tag = "conversations", operation_id = "delete_conversation",
+    request_body = DeleteBody, responses((status = 200, body = Deleted), ChangeRefusals))]
 pub async fn delete(
     State(app): State<Arc<App>>,
-    User(user): User,
+    Author(user): Author,
     Body(body): Body<DeleteBody>,
-) -> ApiResult<Json<Value>> {
-    command_on(&app, &user, &body.conversation_id, ConversationCommand::Delete { user_id: user.clone() }).await?;
-    Ok(Json(json!({ "conversation_id": body.conversation_id, "deleted": true })))
+) -> ApiResult<Json<Deleted>> {
+    let conversation_id = String::from(body.conversation_id);
+    command_on(&app, &user, &conversation_id, ConversationCommand::Delete { user_id: user.clone() }).await?;
+    Ok(Json(Deleted { conversation_id, deleted: true }))
 }
 
 async fn command_on(app: &App, user: &UserId, id: &str, command: ConversationCommand) -> ApiResult<()> {
-    checked_id("conversation_id", id)?;
     let metadata = app.metadata(Actor::user(user)).conversation(&id.into());
     execute::<Conversation>(&app.ledger, id, &metadata, command, None).await?;
     Ok(())
-}
-
-fn checked_content(content: &str) -> ApiResult<()> {
-    if content.trim().is_empty() || content.chars().count() > MAX_CONTENT_CHARS {
-        return Err(ApiError::field("content", format!("must have 1-{MAX_CONTENT_CHARS} characters")));
-    }
-    Ok(())
-}
-
-/// A client's key: kept for ever, so it must not be long.
-pub(super) fn checked_key(key: &str) -> ApiResult<()> {
-    if (1..=MAX_IDEMPOTENCY_KEY_CHARS).contains(&key.chars().count()) {
-        return Ok(());
-    }
-    Err(ApiError::field("idempotency_key", format!("must have 1-{MAX_IDEMPOTENCY_KEY_CHARS} characters")))
 }

@@ -7,8 +7,8 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use devmind_domain::ErrorCode;
 use devmind_domain::json::parse_strict;
-use devmind_domain::limits::MAX_CLIENT_ID_CHARS;
 use serde::de::DeserializeOwned;
+use std::error::Error;
 
 /// A JSON body: strict JSON (no repeated keys), then `T`.
 pub struct Body<T>(pub T);
@@ -28,18 +28,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             |reason: String| ApiError::new(ErrorCode::MalformedJson, format!("the body is not JSON: {reason}"));
         let text = std::str::from_utf8(&bytes).map_err(|error| malformed(error.to_string()))?;
         let value = parse_strict(text).map_err(malformed)?;
-        serde_path_to_error::deserialize(value).map(Self).map_err(|error| {
-            let (path, problem) = (error.path().to_string(), error.inner().to_string());
-            // serde puts a missing field's name into its words alone.
-            let missing = problem.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-            let field = match (path.as_str(), missing) {
-                (".", Some(name)) => name.to_owned(),
-                (".", None) => "body".to_owned(),
-                (within, Some(name)) => format!("{within}.{name}"),
-                (at, None) => at.to_owned(),
-            };
-            ApiError::field(&field, problem)
-        })
+        serde_path_to_error::deserialize(value)
+            .map(Self)
+            .map_err(|error| unusable("body", &error.path().to_string(), &error.inner().to_string()))
     }
 }
 
@@ -50,24 +41,32 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Query<T
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        axum::extract::Query::<T>::try_from_uri(&parts.uri)
-            .map(|axum::extract::Query(query)| Self(query))
-            .map_err(|rejection| ApiError::field("query", rejection.body_text()))
+        axum::extract::Query::<T>::try_from_uri(&parts.uri).map(|axum::extract::Query(query)| Self(query)).map_err(
+            |rejection| {
+                // "limit: invalid digit", or the problem alone where it is the whole query's.
+                let text = rejection.source().map_or_else(|| rejection.body_text(), ToString::to_string);
+                match text.split_once(": ") {
+                    Some((field, problem)) if !field.contains(' ') => unusable("query", field, problem),
+                    _ => unusable("query", ".", &text),
+                }
+            },
+        )
     }
 }
 
-/// An id that a client sent: not empty, not long.
-///
-/// # Errors
-/// `VALIDATION_FAILED` naming the field.
-pub fn checked_id(field: &str, id: &str) -> Result<(), ApiError> {
-    let characters = id.chars().count();
-    if (1..=MAX_CLIENT_ID_CHARS).contains(&characters) && !id.chars().any(char::is_control) {
-        Ok(())
-    } else {
-        Err(ApiError::field(
-            field,
-            format!("must have 1-{MAX_CLIENT_ID_CHARS} characters, none of them control characters"),
-        ))
-    }
+/// A refusal that names the field; `path` is serde's, `.` for the whole.
+fn unusable(whole: &str, path: &str, problem: &str) -> ApiError {
+    // serde puts a missing, repeated or unknown field's name into its words alone.
+    let named = ["missing field `", "duplicate field `", "unknown field `"]
+        .into_iter()
+        .find_map(|words| problem.strip_prefix(words))
+        .and_then(|rest| rest.split('`').next());
+    let field = match (path, named) {
+        (".", Some(name)) => name.to_owned(),
+        (".", None) => whole.to_owned(),
+        (at, Some(name)) if at.rsplit('.').next() == Some(name) => at.to_owned(),
+        (within, Some(name)) => format!("{within}.{name}"),
+        (at, None) => at.to_owned(),
+    };
+    ApiError::field(&field, problem)
 }

@@ -1,43 +1,65 @@
-//! The log itself, as its owner may see it.
+//! The log itself: an owner sees their own conversations and devices, auditors and operators all.
 
-use super::conversations::check_owner;
+use super::access::{Subject, record};
 use super::extract::Query;
+use super::fields::ClientId;
+use super::openapi::refusals;
 use crate::error::{ApiError, ApiResult};
-use crate::identity::User;
+use crate::identity::Caller;
 use crate::state::App;
 use axum::Json;
 use axum::extract::State;
 use devmind_domain::ErrorCode;
+use devmind_domain::Timestamp;
+use devmind_domain::conversation::Conversation;
+use devmind_domain::device::parse_stream_key;
 use devmind_domain::event::{AggregateType, RecordedEvent, StreamId};
-use devmind_domain::ids::{ConversationId, RunId, ToolCallId, UserId};
-use devmind_ledger::EventFilter;
+use devmind_domain::ids::ConversationId;
+use devmind_domain::json::MAX_SAFE_INTEGER;
+use devmind_ledger::{EventFilter, load};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
 
 const DEFAULT_LIMIT: u32 = 100;
 const MAX_LIMIT: u32 = 1_000;
 /// Events looked at for one answer, at most: most of them may be other people's.
 const MAX_SCANNED: u32 = 10_000;
 
+/// People whose data one answer shows to an auditor, counted by conversation and device, at most: each
+/// of these reads is recorded.
+const MAX_RECORDED: usize = 100;
+
 /// Which events.
-#[derive(Default, Deserialize)]
-#[serde(default)]
+#[derive(Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(default, deny_unknown_fields)]
 pub struct Which {
+    /// Events after this position.
+    #[param(maximum = 9_007_199_254_740_991_u64, default = 0)]
     after: u64,
+    /// Events in one answer, at most.
+    #[param(minimum = 1, maximum = 1_000, default = 100)]
     limit: Option<u32>,
-    conversation_id: Option<ConversationId>,
-    run_id: Option<RunId>,
-    tool_call_id: Option<ToolCallId>,
-    /// `aggregate_type/aggregate_id`.
+    /// Those of a conversation.
+    conversation_id: Option<ClientId>,
+    /// Those of a run.
+    run_id: Option<ClientId>,
+    /// Those of a tool call.
+    tool_call_id: Option<ClientId>,
+    /// Those of a stream: `aggregate_type/aggregate_id`.
+    #[param(max_length = 500, pattern = "/")]
     stream: Option<String>,
-    r#type: Option<String>,
-    actor: Option<String>,
+    /// Those of a type, for example `TurnPrepared`.
+    r#type: Option<ClientId>,
+    /// Those that somebody caused, for example `user:ann`.
+    actor: Option<ClientId>,
 }
 
 /// A page of the log.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct Page {
     events: Vec<EventRow>,
     /// Ask again with this `after`.
@@ -49,19 +71,30 @@ pub struct Page {
 }
 
 /// An event as it is recorded; payload and metadata are the exact texts that were hashed.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub struct EventRow {
+    /// The order it stands in; 0 unless the ledger is partitioned.
     partition: u32,
+    /// 1, 2, 3 … without gaps, in commit order.
     position: u64,
     event_id: String,
     aggregate_type: String,
     aggregate_id: String,
+    /// 1, 2, 3 … within the stream.
     sequence: u64,
+    /// For example `TurnPrepared`.
     event_type: String,
     event_version: u32,
+    /// The exact canonical JSON that was hashed.
+    #[schema(value_type = serde_json::Value)]
     payload: Box<RawValue>,
+    /// Who caused it and why: the exact canonical JSON that was hashed.
+    #[schema(value_type = serde_json::Value)]
     metadata: Box<RawValue>,
+    /// When the writer recorded it.
+    #[schema(value_type = Timestamp)]
     recorded_at: String,
+    /// The RFC 6962 leaf over the canonical header, hexadecimal.
     leaf_hash: String,
 }
 
@@ -93,48 +126,48 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Events of the user's own conversations and devices, in order.
-pub async fn events(
-    State(app): State<Arc<App>>,
-    User(user): User,
-    Query(which): Query<Which>,
-) -> ApiResult<Json<Page>> {
+refusals!(Refusals: PERSONAL, QUERY; Forbidden, ConversationNotFound, RunNotFound);
+
+/// Events in order: of the caller's own conversations and devices, or, for auditors and operators, all.
+///
+/// An answer may hold fewer than `limit` before the head is reached: go on until `at_head`.
+#[utoipa::path(get, path = "/api/ledger/events", tag = "ledger", operation_id = "list_events",
+    params(Which), responses((status = 200, body = Page), Refusals))]
+pub async fn events(State(app): State<Arc<App>>, caller: Caller, Query(which): Query<Which>) -> ApiResult<Json<Page>> {
     let limit = which.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(ApiError::field("limit", format!("must be 1-{MAX_LIMIT}")));
     }
-    let stream = which.stream.as_deref().map(parse_stream).transpose()?;
-    let position = app.caught_up(&["conversation"]).await?;
-    if let Some(conversation_id) = &which.conversation_id {
-        check_owner(&app, conversation_id, &user).await?;
-    }
-    if let Some(run_id) = &which.run_id {
-        let run = app.views.find_run(run_id).await?.ok_or_else(|| ApiError::of(ErrorCode::RunNotFound))?;
-        check_owner(&app, &run.conversation_id, &user).await?;
+    if which.after > MAX_SAFE_INTEGER {
+        return Err(ApiError::field("after", format!("must be at most {MAX_SAFE_INTEGER}")));
     }
     let filter = EventFilter {
-        conversation_id: which.conversation_id,
-        run_id: which.run_id,
-        tool_call_id: which.tool_call_id,
-        stream,
-        event_type: which.r#type,
-        actor: which.actor,
+        conversation_id: which.conversation_id.map(ClientId::id),
+        run_id: which.run_id.map(ClientId::id),
+        tool_call_id: which.tool_call_id.map(ClientId::id),
+        stream: which.stream.as_deref().map(parse_stream).transpose()?,
+        event_type: which.r#type.map(String::from),
+        actor: which.actor.map(String::from),
     };
-    let mut visible = Visibility { app: &app, user: &user, owners: HashMap::new() };
+    let position = app.caught_up(&["conversation"]).await?;
+    check_filter(&app, &caller, &filter).await?;
+    let mut view = View { app: &app, caller: &caller, own: HashMap::new(), shown: BTreeSet::new() };
     let (mut rows, mut after, mut scanned, mut at_head) = (Vec::new(), which.after, 0, false);
-    while rows.len() < limit as usize && scanned < MAX_SCANNED && !at_head {
+    'page: while rows.len() < limit as usize && scanned < MAX_SCANNED && !at_head {
         let batch = app.ledger.reader().query(&filter, after, limit).await?;
         at_head = batch.is_empty();
         for event in batch {
-            if rows.len() == limit as usize {
-                break;
+            let sight = view.look(&event).await?;
+            if rows.len() == limit as usize || sight == Sight::Full {
+                break 'page;
             }
             (after, scanned) = (event.position, scanned + 1);
-            if visible.of(&event).await? {
+            if sight == Sight::Shown {
                 rows.push(EventRow::of(&event));
             }
         }
     }
+    record(&app, &caller, view.shown, "ledger_events").await?;
     let next_after = if at_head { after.max(position) } else { after };
     Ok(Json(Page { events: rows, next_after, at_head, position }))
 }
@@ -145,27 +178,89 @@ fn parse_stream(text: &str) -> ApiResult<StreamId> {
     Ok(StreamId { aggregate_type: aggregate_type.to_owned(), aggregate_id: aggregate_id.to_owned() })
 }
 
-/// Whose an event is, with the owners of conversations looked up once.
-struct Visibility<'a> {
-    app: &'a App,
-    user: &'a UserId,
-    owners: HashMap<ConversationId, bool>,
+/// What is asked for by its conversation or run must be there and be the caller's to read.
+async fn check_filter(app: &App, caller: &Caller, filter: &EventFilter) -> ApiResult<()> {
+    if let Some(id) = &filter.conversation_id {
+        check_conversation(app, caller, id).await?;
+    }
+    if let Some(run_id) = &filter.run_id {
+        let run = app.views.find_run(run_id).await?.ok_or_else(|| ApiError::of(ErrorCode::RunNotFound))?;
+        check_conversation(app, caller, &run.conversation_id).await?;
+    }
+    Ok(())
 }
 
-impl Visibility<'_> {
-    async fn of(&mut self, event: &RecordedEvent) -> ApiResult<bool> {
-        if event.stream.aggregate_type == AggregateType::Device.as_str() {
-            let owner = devmind_domain::device::parse_stream_key(&event.stream.aggregate_id).map(|(user, _)| user);
-            return Ok(owner.as_ref() == Some(self.user));
+async fn check_conversation(app: &App, caller: &Caller, id: &ConversationId) -> ApiResult<()> {
+    match app.views.conversation_owner(id).await? {
+        Some(owner) if owner == caller.user_id || caller.role.reads_all() => Ok(()),
+        Some(_) => Err(ApiError::of(ErrorCode::Forbidden)),
+        // The views hide what was deleted; the log keeps it for those who may read everything.
+        None if caller.role.reads_all() && load::<Conversation>(app.ledger.reader(), id.as_str()).await?.1 > 0 => {
+            Ok(())
         }
-        let Some(conversation_id) = event.metadata().ok().and_then(|metadata| metadata.conversation_id) else {
-            return Ok(false);
+        None => Err(ApiError::of(ErrorCode::ConversationNotFound)),
+    }
+}
+
+/// What becomes of an event in an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    Shown,
+    Hidden,
+    /// To be shown in the next answer: this one holds as much of others as may be recorded at once.
+    Full,
+}
+
+/// What one caller sees of the log.
+struct View<'a> {
+    app: &'a App,
+    caller: &'a Caller,
+    /// Whether conversations are the caller's, looked up once.
+    own: HashMap<ConversationId, bool>,
+    /// Whose data was shown besides the caller's own.
+    shown: BTreeSet<Subject>,
+}
+
+impl View<'_> {
+    async fn look(&mut self, event: &RecordedEvent) -> ApiResult<Sight> {
+        let subject = subject_of(event);
+        let own = match &subject {
+            Some(Subject::Conversation(id)) => self.owns(id).await?,
+            Some(Subject::Device(owner, _)) => *owner == self.caller.user_id,
+            None => false,
         };
-        if let Some(own) = self.owners.get(&conversation_id) {
+        if own || !self.caller.role.reads_all() {
+            return Ok(if own { Sight::Shown } else { Sight::Hidden });
+        }
+        // The record of a read holds nothing of what was read: recording it again, reading to the
+        // head would move the head for ever.
+        let Some(subject) = subject.filter(|_| !READS.contains(&event.event_type.as_str())) else {
+            return Ok(Sight::Shown);
+        };
+        if self.shown.len() == MAX_RECORDED && !self.shown.contains(&subject) {
+            return Ok(Sight::Full);
+        }
+        self.shown.insert(subject);
+        Ok(Sight::Shown)
+    }
+
+    async fn owns(&mut self, id: &ConversationId) -> ApiResult<bool> {
+        if let Some(own) = self.own.get(id) {
             return Ok(*own);
         }
-        let own = self.app.views.conversation_owner(&conversation_id).await?.as_ref() == Some(self.user);
-        self.owners.insert(conversation_id, own);
+        let own = self.app.views.conversation_owner(id).await?.as_ref() == Some(&self.caller.user_id);
+        self.own.insert(id.clone(), own);
         Ok(own)
     }
+}
+
+/// The event types of recorded reads.
+const READS: [&str; 2] = ["ConversationRead", "DeviceRead"];
+
+/// What an event tells about; nothing for events of the server itself.
+fn subject_of(event: &RecordedEvent) -> Option<Subject> {
+    if event.stream.aggregate_type == AggregateType::Device.as_str() {
+        return parse_stream_key(&event.stream.aggregate_id).map(|(user, device)| Subject::Device(user, device));
+    }
+    event.metadata().ok()?.conversation_id.map(Subject::Conversation)
 }

@@ -1,58 +1,95 @@
-//! The HTTP routes. Handlers validate, hand on, and answer; they hold no rules.
+//! The HTTP routes and their description. Handlers validate, hand on, and answer; they hold no rules.
 
+mod access;
 mod agent;
 mod agui;
 mod conversations;
 mod devices;
 mod extract;
+mod fields;
 mod health;
 mod ledger;
+mod openapi;
 mod runs;
+mod streams;
 mod tool_calls;
+
+pub use fields::ClientId;
+pub use streams::OpenStreams;
 
 use crate::error::ApiError;
 use crate::state::App;
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::{Extension, Router};
 use devmind_domain::ErrorCode;
 use devmind_domain::limits::MAX_BODY_BYTES;
-use devmind_domain::protocol::{TICKET_PATH, WS_PATH};
+use openapi::Description;
+use serde_json::Value;
 use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Routes for people: refused while the process stops.
+fn personal() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(conversations::list))
+        .routes(routes!(conversations::turns, conversations::ask))
+        .routes(routes!(conversations::rerun))
+        .routes(routes!(conversations::rename))
+        .routes(routes!(conversations::delete))
+        .routes(routes!(runs::resume))
+        .routes(routes!(runs::stop_run))
+        .routes(routes!(runs::events))
+        .routes(routes!(agent::run))
+        .routes(routes!(agui::run))
+        .routes(routes!(tool_calls::list))
+        .routes(routes!(devices::list))
+        .routes(routes!(devices::ticket))
+        .routes(routes!(ledger::events))
+}
+
+/// Routes for programs, which ask as nobody.
+fn open() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(devices::socket))
+        .routes(routes!(health::live))
+        .routes(routes!(health::ready))
+        .routes(routes!(openapi::document))
+}
+
+/// The description of every route.
+pub fn description() -> Value {
+    let routes = OpenApiRouter::with_openapi(openapi::base()).merge(personal()).merge(open());
+    openapi::finish(routes.get_openapi())
+}
 
 /// Every route.
 pub fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/api/conversations", get(conversations::list))
-        .route("/api/turns", get(conversations::turns).post(conversations::ask))
-        .route("/api/turns/rerun", post(conversations::rerun))
-        .route("/api/conversations/rename", post(conversations::rename))
-        .route("/api/conversations/delete", post(conversations::delete))
-        .route("/api/runs/resume", post(runs::resume))
-        .route("/api/runs/stop", post(runs::stop_run))
-        .route("/api/runs/events", get(runs::events))
-        .route("/api/agent", post(agent::run))
-        .route("/api/agui", post(agui::run))
-        .route("/api/tool-calls", get(tool_calls::list))
-        .route("/api/devices", get(devices::list))
-        .route(TICKET_PATH, post(devices::ticket))
-        .route(WS_PATH, get(devices::socket))
-        .route("/api/ledger/events", get(ledger::events))
-        .route("/healthz", get(health::live))
-        .route("/readyz", get(health::ready))
+    let personal = personal().route_layer(middleware::from_fn_with_state(app.clone(), refuse_when_stopping));
+    let (router, _) = personal.merge(open()).split_for_parts();
+    router
         .fallback(|| async { ApiError::of(ErrorCode::NotFound) })
         .method_not_allowed_fallback(|| async { ApiError::of(ErrorCode::MethodNotAllowed) })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(Extension(Description(Arc::new(description()))))
         .layer(middleware::from_fn(common_headers))
         .layer(CatchPanicLayer::custom(panicked))
         .with_state(app)
 }
 
-async fn common_headers(request: axum::extract::Request, next: Next) -> Response {
+/// What comes while the process stops is refused before anything is read of it.
+async fn refuse_when_stopping(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    if app.stopping.is_cancelled() {
+        return ApiError::of(ErrorCode::ShuttingDown).into_response();
+    }
+    next.run(request).await
+}
+
+async fn common_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

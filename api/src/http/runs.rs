@@ -1,10 +1,12 @@
 //! Runs: answering their approvals, stopping them, reading their stream again.
 
+use super::access::read_conversation;
 use super::agent::sse;
-use super::conversations::{check_owner, checked_key};
-use super::extract::{Body, Query, checked_id};
+use super::extract::{Body, Query};
+use super::fields::{ClientId, IdempotencyKey};
+use super::openapi::{RunStreamFrame, refusals};
 use crate::error::{ApiError, ApiResult};
-use crate::identity::User;
+use crate::identity::{Author, Caller};
 use crate::runs::prepare::{Prepared, prepare_resume};
 use crate::runs::{replay, stop};
 use crate::state::App;
@@ -15,95 +17,124 @@ use axum::response::Response;
 use axum::response::sse::Event;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::{InterruptId, RunId};
+use devmind_projections::RunRow;
 use futures::StreamExt;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
+use utoipa::{IntoParams, ToSchema};
 
 /// Answers in one request, at most.
 const MAX_DECISIONS: usize = 64;
 
-/// One answer, or several.
-#[derive(Debug, Deserialize)]
+/// One answer (`interrupt_id` and `approved`), or several (`decisions`).
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeBody {
     #[serde(default)]
-    interrupt_id: Option<String>,
+    interrupt_id: Option<ClientId>,
     #[serde(default)]
     approved: Option<bool>,
     #[serde(default)]
+    #[schema(min_items = 1, max_items = 64)]
     decisions: Option<Vec<DecisionBody>>,
-    idempotency_key: String,
+    idempotency_key: IdempotencyKey,
 }
 
 /// An answer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionBody {
-    interrupt_id: String,
+    interrupt_id: ClientId,
     approved: bool,
 }
 
+refusals!(ResumeRefusals: PERSONAL, CHANGE;
+    Forbidden, ConversationNotFound, InterruptNotFound, InterruptAlreadyResolved, InterruptClosed, InterruptExpired,
+    IdempotencyConflict);
+
 /// Records answers to approvals; the last open one prepares the run that goes on.
+#[utoipa::path(post, path = "/api/runs/resume", tag = "runs", operation_id = "resume_run",
+    request_body = ResumeBody, responses((status = 200, body = Prepared), ResumeRefusals))]
 pub async fn resume(
     State(app): State<Arc<App>>,
-    User(user): User,
+    Author(user): Author,
     Body(body): Body<ResumeBody>,
 ) -> ApiResult<Json<Prepared>> {
-    checked_key(&body.idempotency_key)?;
     let decisions: Vec<(InterruptId, bool)> = match (body.interrupt_id, body.approved, body.decisions) {
-        (Some(id), Some(approved), None) => vec![(id.into(), approved)],
+        (Some(id), Some(approved), None) => vec![(id.id(), approved)],
         (None, None, Some(decisions)) => {
-            decisions.into_iter().map(|decision| (decision.interrupt_id.into(), decision.approved)).collect()
+            decisions.into_iter().map(|decision| (decision.interrupt_id.id(), decision.approved)).collect()
         }
         _ => return Err(ApiError::field("body", "give interrupt_id and approved, or decisions")),
     };
     if decisions.is_empty() || decisions.len() > MAX_DECISIONS {
         return Err(ApiError::field("decisions", format!("must have 1-{MAX_DECISIONS} entries")));
     }
-    for (id, _) in &decisions {
-        checked_id("interrupt_id", id.as_str())?;
-    }
-    prepare_resume(&app, &user, body.idempotency_key, decisions).await.map(Json)
+    prepare_resume(&app, &user, body.idempotency_key.into(), decisions).await.map(Json)
 }
 
 /// Which run.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RunBody {
-    run_id: String,
+pub struct StopBody {
+    run_id: ClientId,
 }
 
-/// Stops a run, wherever it is: not claimed, waiting for a person, or running. Stopping twice is the
-/// same as once.
+/// How the run has ended.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct StoppedRun {
+    run_id: RunId,
+    /// `succeeded`, `failed` or `cancelled`.
+    status: String,
+}
+
+refusals!(StopRefusals: PERSONAL, CHANGE; Forbidden, ConversationNotFound, RunNotFound, RunInProgress);
+
+/// Stops a run, wherever it is: not claimed, waiting for a person, or running.
+///
+/// Stopping twice is the same as once.
+#[utoipa::path(post, path = "/api/runs/stop", tag = "runs", operation_id = "stop_run",
+    request_body = StopBody, responses((status = 200, body = StoppedRun), StopRefusals))]
 pub async fn stop_run(
     State(app): State<Arc<App>>,
-    User(user): User,
-    Body(body): Body<RunBody>,
-) -> ApiResult<Json<Value>> {
-    checked_id("run_id", &body.run_id)?;
-    let run = own_run(&app, &body.run_id.into(), &user).await?;
+    Author(user): Author,
+    Body(body): Body<StopBody>,
+) -> ApiResult<Json<StoppedRun>> {
+    let run = find(&app, &body.run_id.id()).await?;
+    if run.user_id != user {
+        return Err(ApiError::of(ErrorCode::Forbidden));
+    }
     let status = stop::stop(&app, &user, &run).await?;
-    Ok(Json(json!({ "run_id": run.run_id, "status": status })))
+    Ok(Json(StoppedRun { run_id: run.run_id, status }))
 }
 
 /// Which run's stream.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct EventsQuery {
-    run_id: String,
+    /// The run.
+    run_id: ClientId,
 }
 
-/// The run's stream from its beginning, or after `Last-Event-ID`, live or finished. Reading it never
-/// stops the run.
+refusals!(EventsRefusals: PERSONAL, QUERY; Forbidden, ConversationNotFound, RunNotFound, RateLimited);
+
+/// The run's stream from its beginning, or after `Last-Event-ID`, live or finished.
+///
+/// Reading it never stops the run. A person may have 6 of these open at a time.
+#[utoipa::path(get, path = "/api/runs/events", tag = "runs", operation_id = "read_run",
+    params(EventsQuery, ("Last-Event-ID" = Option<String>, Header,
+        description = "The id of the last frame that was seen.", pattern = r"^\d{1,15}(-\d{1,4})?$")),
+    responses((status = 200, description = "The run's AG-UI events, one a frame.",
+        content_type = "text/event-stream", body = RunStreamFrame), EventsRefusals))]
 pub async fn events(
     State(app): State<Arc<App>>,
-    User(user): User,
+    caller: Caller,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> ApiResult<Response> {
-    checked_id("run_id", &query.run_id)?;
-    let run = own_run(&app, &query.run_id.into(), &user).await?;
+    let run = find(&app, &query.run_id.id()).await?;
     let last = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default());
     let after =
         last.map(replay::Cursor::parse).transpose().map_err(|problem| ApiError::field("Last-Event-ID", problem))?;
@@ -111,20 +142,22 @@ pub async fn events(
     if after.as_ref().is_some_and(|after| after.position > head) {
         return Err(ApiError::field("Last-Event-ID", format!("is beyond the log's head, {head}")));
     }
-    let frames = replay::replay(app.clone(), run, after.unwrap_or_default()).map(|(cursor, event)| {
+    let open = app.open_streams.enter(&caller.user_id).ok_or_else(|| ApiError::of(ErrorCode::RateLimited))?;
+    read_conversation(&app, &caller, &run.conversation_id, "run_events").await?;
+    let frames = replay::replay(app.clone(), run, after.unwrap_or_default()).map(move |(cursor, event)| {
+        let _counted = &open;
         let data = serde_json::to_string(&event).unwrap_or_default();
         Ok::<_, Infallible>(Event::default().id(cursor.to_string()).data(data))
     });
     Ok(sse(frames))
 }
 
-async fn own_run(
-    app: &App,
-    run_id: &RunId,
-    user: &devmind_domain::ids::UserId,
-) -> ApiResult<devmind_projections::RunRow> {
+/// A run of a conversation that was not deleted. Whose it is, is the caller's to check.
+async fn find(app: &App, run_id: &RunId) -> ApiResult<RunRow> {
     app.caught_up(&["conversation"]).await?;
     let run = app.views.find_run(run_id).await?.ok_or_else(|| ApiError::of(ErrorCode::RunNotFound))?;
-    check_owner(app, &run.conversation_id, user).await?;
+    if app.views.conversation_owner(&run.conversation_id).await?.is_none() {
+        return Err(ApiError::of(ErrorCode::ConversationNotFound));
+    }
     Ok(run)
 }

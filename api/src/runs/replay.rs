@@ -6,8 +6,8 @@
 
 use crate::agui::{AgUiEvent, Audience, RunStream};
 use crate::state::App;
-use devmind_domain::event::RecordedEvent;
-use devmind_ledger::{EventFilter, Follower};
+use devmind_domain::event::{AggregateType, RecordedEvent, StreamId};
+use devmind_ledger::{EventFilter, Follower, LedgerError};
 use devmind_projections::RunRow;
 use futures::stream::{self, Stream};
 use std::collections::VecDeque;
@@ -81,11 +81,17 @@ struct Reader {
     waiting: VecDeque<(Cursor, AgUiEvent)>,
 }
 
+/// Where the next events come from, in this order.
 enum Source {
-    /// The run's events that are in the log already.
+    /// The run's events that are in the log, after a position.
     Stored { position: u64 },
-    /// Everything that is appended from there on.
+    /// What ended the conversation's runs, up to the log's head: a run that was replaced before it
+    /// began was ended by another run's request.
+    Ends { position: u64, head: u64 },
+    /// Everything that is appended.
     Live(Follower),
+    /// The run's events that came before this process's end.
+    Last { position: u64 },
 }
 
 impl Reader {
@@ -97,49 +103,67 @@ impl Reader {
             if self.stream.is_finished() {
                 return None;
             }
-            for event in self.more().await? {
-                self.see(&event);
+            match self.more().await {
+                Ok(Some(events)) => events.iter().for_each(|event| self.see(event)),
+                Ok(None) => return None,
+                Err(error) => {
+                    tracing::warn!(run.id = %self.run.run_id, cause = %error, "a replay ended early");
+                    return None;
+                }
             }
         }
     }
 
-    /// The next events of the log that belong to the run; none at a page without any.
-    async fn more(&mut self) -> Option<Vec<Arc<RecordedEvent>>> {
+    /// The next events of the log, of which some may belong to the run; nothing at the end.
+    async fn more(&mut self) -> Result<Option<Vec<Arc<RecordedEvent>>>, LedgerError> {
         let reader = self.app.ledger.reader();
-        let read = match &mut self.source {
+        let run_id = Some(self.run.run_id.clone());
+        let events = match &mut self.source {
             Source::Stored { position } => {
-                let filter = EventFilter { run_id: Some(self.run.run_id.clone()), ..EventFilter::default() };
                 // Where the stored events end the live ones begin: the head is taken before the page,
                 // so that what is appended between the two is read twice rather than never.
-                let head = reader.head().await.ok()?.position;
-                match reader.query(&filter, *position, PAGE).await {
-                    Ok(events) => {
-                        match events.last() {
-                            Some(last) => *position = last.position,
-                            None => self.source = Source::Live(reader.follow(head.max(*position))),
-                        }
-                        Ok(events)
-                    }
-                    Err(error) => Err(error),
+                let head = reader.head().await?.position;
+                let events = reader.query(&EventFilter { run_id, ..EventFilter::default() }, *position, PAGE).await?;
+                match events.last() {
+                    Some(last) => *position = last.position,
+                    None => self.source = Source::Ends { position: *position, head },
                 }
+                events
+            }
+            Source::Ends { position, head } => {
+                let stream = StreamId::new(AggregateType::Conversation, self.run.conversation_id.as_str());
+                let event_type = Some("RunCancelled".to_owned());
+                let filter = EventFilter { stream: Some(stream), event_type, ..EventFilter::default() };
+                let events = reader.query(&filter, *position, PAGE).await?;
+                match events.last() {
+                    Some(last) => *position = last.position,
+                    None => self.source = Source::Live(reader.follow(*head)),
+                }
+                events
             }
             Source::Live(follower) => tokio::select! {
-                // A server that stops ends its streams; the reader comes back with its last id.
-                () = self.app.stopping.cancelled() => return None,
-                events = follower.next() => events,
+                biased;
+                events = follower.next() => events?,
+                // A server that stops ends its runs first: how, belongs to their streams.
+                () = runs_ended(&self.app) => {
+                    self.source = Source::Last { position: follower.position() };
+                    Vec::new()
+                }
             },
-        };
-        match read {
-            Ok(events) => Some(events),
-            Err(error) => {
-                tracing::warn!(run.id = %self.run.run_id, cause = %error, "a replay ended early");
-                None
+            Source::Last { position } => {
+                let events = reader.query(&EventFilter { run_id, ..EventFilter::default() }, *position, PAGE).await?;
+                let Some(last) = events.last() else { return Ok(None) };
+                *position = last.position;
+                events
             }
-        }
+        };
+        Ok(Some(events))
     }
 
     fn see(&mut self, event: &RecordedEvent) {
-        let own = event.metadata().is_ok_and(|metadata| metadata.correlation_id.as_ref() == Some(&self.run.run_id));
+        // The conversation's events name their run; the thread's are those of the run that caused them.
+        let own = event.stream.aggregate_id == self.run.conversation_id.as_str()
+            || event.metadata().is_ok_and(|metadata| metadata.correlation_id.as_ref() == Some(&self.run.run_id));
         let Some(decoded) = event.decode().ok().filter(|_| own) else { return };
         let shown = self.stream.see(&event.stream, &decoded);
         let last = shown.len().saturating_sub(1);
@@ -150,6 +174,12 @@ impl Reader {
             }
         }
     }
+}
+
+/// Waits until this process stops and every run of it has ended.
+async fn runs_ended(app: &App) {
+    app.stopping.cancelled().await;
+    app.run_tasks.wait().await;
 }
 
 #[cfg(test)]

@@ -183,9 +183,12 @@ mod tests {
         }
 
         async fn shows(&self, text: &str) {
-            while !self.seen().contains(text) {
-                tokio::task::yield_now().await;
-            }
+            let shown = async {
+                while !self.seen().contains(text) {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(10), shown).await.expect(text);
         }
 
         fn seen(&self) -> String {

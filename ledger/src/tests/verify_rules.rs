@@ -46,6 +46,33 @@ fn failed(run: &str) -> Fact {
     conversation("RunFailed", payload)
 }
 
+/// A question about the call `g:call` as it was shown.
+fn raised(interrupt: &str, arguments_hash: &str) -> Fact {
+    let payload = json!({
+        "interrupt_id": interrupt, "run_id": "r1", "turn_id": "t", "kind": "tool_approval", "tool_call_id": "g:call",
+        "tool": "add", "arguments": { "a": 1 }, "arguments_hash": arguments_hash, "message": "Allow?",
+    });
+    conversation("InterruptRaised", payload)
+}
+fn answered(interrupt: &str, arguments_hash: &str, approved: bool) -> Fact {
+    let payload = json!({
+        "interrupt_id": interrupt, "approved": approved, "resolved_by": "ann", "arguments_hash": arguments_hash,
+    });
+    conversation("InterruptResolved", payload)
+}
+fn resolved(interrupt: &str, arguments_hash: &str) -> Fact {
+    answered(interrupt, arguments_hash, true)
+}
+fn refused_by_person(interrupt: &str, arguments_hash: &str) -> Fact {
+    answered(interrupt, arguments_hash, false)
+}
+fn expired(interrupt: &str) -> Fact {
+    conversation("InterruptExpired", json!({ "interrupt_id": interrupt }))
+}
+fn withdrawn(interrupt: &str) -> Fact {
+    conversation("InterruptCancelled", json!({ "interrupt_id": interrupt, "reason": "EDITED" }))
+}
+
 fn call(event_type: &'static str, payload: Value) -> Fact {
     ("tool_call", "g:call", event_type, payload)
 }
@@ -127,9 +154,47 @@ async fn a_conversation_has_at_most_one_active_run() {
 }
 
 #[tokio::test]
-async fn a_resolved_interrupt_was_raised() {
-    let resolved = json!({ "interrupt_id": "i", "approved": true, "resolved_by": "ann", "arguments_hash": "h" });
-    check(&[conversation("InterruptResolved", resolved)], &[(Check::Interrupts, 1)]).await;
+async fn an_interrupt_that_ends_was_raised() {
+    for end in [resolved("i", "h"), expired("i"), withdrawn("i")] {
+        check(&[end], &[(Check::Interrupts, 1)]).await;
+    }
+}
+
+#[tokio::test]
+async fn an_interrupt_is_raised_once_and_ends_once() {
+    check(&[raised("i", "h"), raised("i", "h")], &[(Check::Interrupts, 2)]).await;
+    for first in [resolved("i", "h"), expired("i"), withdrawn("i")] {
+        for second in [resolved("i", "h"), expired("i"), withdrawn("i")] {
+            check(&[raised("i", "h"), first.clone(), second], &[(Check::Interrupts, 3)]).await;
+        }
+    }
+    check(&[raised("i", "h"), raised("j", "h"), resolved("i", "h"), expired("j")], &[]).await;
+}
+
+#[tokio::test]
+async fn an_answer_is_about_the_arguments_that_were_shown() {
+    check(&[raised("i", "h"), resolved("i", "another")], &[(Check::Interrupts, 2)]).await;
+}
+
+#[tokio::test]
+async fn a_call_that_a_person_was_asked_about_is_sent_only_as_it_was_approved() {
+    let own = call_hash("add", "1", &json!({ "a": 1 }));
+    let asked = |shown: &str| vec![requested(), raised("i", shown)];
+    let sent = |shown: &str, between: &[Fact]| [asked(shown), between.to_vec(), vec![dispatched(1)]].concat();
+    check(&sent(&own, &[resolved("i", &own)]), &[]).await;
+    check(&sent(&own, &[]), &[(Check::ResultHash, 3)]).await;
+    check(&sent(&own, &[refused_by_person("i", &own)]), &[(Check::ResultHash, 4)]).await;
+    check(&sent(&own, &[expired("i")]), &[(Check::ResultHash, 4)]).await;
+    check(&sent(&own, &[withdrawn("i")]), &[(Check::ResultHash, 4)]).await;
+    check(&sent("another", &[resolved("i", "another")]), &[(Check::ResultHash, 4)]).await;
+    // An answer about other arguments is no approval of those that were shown.
+    let forged = [(Check::Interrupts, 3), (Check::ResultHash, 4)];
+    check(&sent("another", &[resolved("i", &own)]), &forged).await;
+    // Asked again after a silence, and allowed.
+    check(&sent(&own, &[expired("i"), raised("j", &own), resolved("j", &own)]), &[]).await;
+    // Allowed and, asked again, refused.
+    let taken_back = [resolved("i", &own), raised("j", &own), refused_by_person("j", &own)];
+    check(&sent(&own, &taken_back), &[(Check::ResultHash, 6)]).await;
 }
 
 #[tokio::test]

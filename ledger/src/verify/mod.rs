@@ -2,10 +2,11 @@
 //! that must hold over the whole history.
 //!
 //! Everything is read in pages and reported, not stopped at: memory stays flat apart from one small
-//! entry for each stream, run and call. Checkpoints and signatures are left to the proofs.
+//! entry for each stream, run, interrupt and call. Checkpoints and signatures are left to the proofs.
 
 mod calls;
 mod chain;
+mod interrupts;
 mod keys;
 mod report;
 mod runs;
@@ -19,6 +20,7 @@ use crate::store;
 use calls::Calls;
 use chain::Chain;
 use devmind_domain::event::{DecodeError, DomainEvent, RecordedEvent};
+use interrupts::Interrupts;
 use report::Report;
 use runs::Runs;
 
@@ -59,6 +61,7 @@ pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -
 
     let mut chain = Chain::default();
     let mut runs = Runs::default();
+    let mut interrupts = Interrupts::default();
     let mut calls = Calls::default();
     let mut position = 0;
     while position < size {
@@ -89,6 +92,7 @@ pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -
             chain.see(event, &mut report);
             if let Some(decoded) = decode(event, &mut report) {
                 runs.see(event, &decoded, &mut report);
+                interrupts.see(event, &decoded, &mut report);
                 calls.see(event, &decoded, &mut report);
             }
         }

@@ -43,7 +43,7 @@ checks! {
     Interrupts = "every resolved interrupt was raised",
     DispatchRequested = "no dispatch before its request",
     Attempts = "attempts numbered 1..",
-    ResultHash = "a result's arguments hash equals the request's",
+    ResultHash = "a result's arguments hash equals the request's and, where it was approved, the approval's",
     AckAfterResult = "no ack before its result",
     FinalStatus = "no final status overwritten",
     Ticket = "a ticket consumed at most once",

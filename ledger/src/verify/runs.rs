@@ -1,18 +1,17 @@
-//! What must hold of runs, interrupts and tickets over the whole history.
+//! What must hold of runs and tickets over the whole history.
 
 use super::report::{Check, Report};
 use devmind_domain::conversation::ConversationEvent;
 use devmind_domain::device::DeviceEvent;
 use devmind_domain::event::{DomainEvent, RecordedEvent};
-use devmind_domain::ids::{InterruptId, RunId};
-use std::collections::{HashMap, HashSet};
+use devmind_domain::ids::RunId;
+use std::collections::HashMap;
 
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     runs: HashMap<RunId, Run>,
     /// Queued or running, by conversation.
     active: HashMap<String, RunId>,
-    interrupts: HashSet<InterruptId>,
     /// By hash, with whether each was consumed.
     tickets: HashMap<String, bool>,
 }
@@ -69,13 +68,11 @@ impl Runs {
             ConversationEvent::RunFailed(e) => self.end(event, &e.run_id, true, report),
             ConversationEvent::RunCancelled(e) => self.end(event, &e.run_id, true, report),
             ConversationEvent::RunInterrupted(e) => self.pause(event, &e.run_id),
-            ConversationEvent::InterruptRaised(e) => {
-                self.interrupts.insert(e.interrupt_id.clone());
-            }
-            ConversationEvent::InterruptResolved(e) => self.interrupt(position, &e.interrupt_id, report),
-            ConversationEvent::InterruptCancelled(e) => self.interrupt(position, &e.interrupt_id, report),
-            ConversationEvent::InterruptExpired(e) => self.interrupt(position, &e.interrupt_id, report),
-            ConversationEvent::ConversationStarted(_)
+            ConversationEvent::InterruptRaised(_)
+            | ConversationEvent::InterruptResolved(_)
+            | ConversationEvent::InterruptCancelled(_)
+            | ConversationEvent::InterruptExpired(_)
+            | ConversationEvent::ConversationStarted(_)
             | ConversationEvent::ConversationRenamed(_)
             | ConversationEvent::ConversationDeleted(_)
             | ConversationEvent::ConversationRead(_)
@@ -97,12 +94,6 @@ impl Runs {
     fn pause(&mut self, event: &RecordedEvent, run_id: &RunId) {
         if self.active.get(&event.stream.aggregate_id) == Some(run_id) {
             self.active.remove(&event.stream.aggregate_id);
-        }
-    }
-
-    fn interrupt(&mut self, position: u64, id: &InterruptId, report: &mut Report) {
-        if !self.interrupts.contains(id) {
-            report.find(Check::Interrupts, position, format!("interrupt {id} was never raised"));
         }
     }
 

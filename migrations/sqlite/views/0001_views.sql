@@ -111,7 +111,8 @@ CREATE TABLE interrupts (
     raised_position INTEGER NOT NULL,
     closed_at       INTEGER
 );
-CREATE INDEX interrupts_of_turn ON interrupts (turn_id, status);
+CREATE INDEX interrupts_open ON interrupts (conversation_id) WHERE status = 'open';
+CREATE INDEX interrupts_overdue ON interrupts (expires_at) WHERE status = 'open';
 
 -- Projection `tool_call`. The columns from `attempt_no` to `dispatch_epoch` describe the newest attempt.
 CREATE TABLE tool_calls (

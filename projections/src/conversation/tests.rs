@@ -1,5 +1,8 @@
 //! Given events, the rows that clients see.
 
+mod approvals;
+mod reruns;
+
 use crate::testing::*;
 use devmind_domain::agent::{HistoryTurn, TurnEnd};
 use devmind_domain::conversation::*;
@@ -24,34 +27,11 @@ fn begun() -> Vec<Fact> {
 fn running() -> Vec<Fact> {
     [begun(), vec![claimed("c1", "r1")]].concat()
 }
-fn raised(interrupt: &str) -> Fact {
-    conversation(
-        "c1",
-        InterruptRaised {
-            interrupt_id: interrupt.into(),
-            run_id: "r1".into(),
-            turn_id: "t1".into(),
-            kind: InterruptKind::ToolApproval,
-            tool_call_id: "k".into(),
-            tool: "demo_text".into(),
-            arguments: json!({"n": 1}),
-            arguments_hash: "hash".into(),
-            message: "May it?".into(),
-            expires_at: Some(at(9)),
-        },
-    )
-}
 fn interrupted() -> Vec<Fact> {
-    let paused = conversation("c1", RunInterrupted { run_id: "r1".into() });
-    [running(), vec![raised("i1"), raised("i2"), paused]].concat()
+    let asked = ["i1", "i2"].map(|interrupt| raised("c1", interrupt, "r1", "t1", Some(at(9))));
+    [running(), asked.to_vec(), vec![paused("c1", "r1")]].concat()
 }
-fn resolved(interrupt: &str) -> Fact {
-    let (resolved_by, arguments_hash) = ("ann".into(), "hash".into());
-    conversation(
-        "c1",
-        InterruptResolved { interrupt_id: interrupt.into(), approved: true, resolved_by, arguments_hash },
-    )
-}
+/// A rerun of turn t1; another message than its own is an edit.
 fn rerun(message: &str, content: &str, replaced: &[&str]) -> Fact {
     conversation(
         "c1",
@@ -90,7 +70,8 @@ async fn a_turn_has_exactly_the_fields_of_the_specification() {
 #[tokio::test]
 async fn a_turns_status_follows_the_run_that_counts_for_it() {
     let stopped = |partial| cancelled("c1", "r1", RunCancelReason::Stopped, partial);
-    let resumed = [interrupted(), vec![resolved("i1"), prepared("c1", "r2", "t1", RunKind::Resume)]].concat();
+    let resumed =
+        [interrupted(), vec![resolved("c1", "i1", true), prepared("c1", "r2", "t1", RunKind::Resume)]].concat();
     let with = |history: &[Fact], facts: &[Fact]| [history, facts].concat();
     for (facts, status, answer, partial, code, can_rerun) in [
         (begun(), "pending", None, false, None, true),
@@ -116,13 +97,12 @@ async fn a_turns_status_follows_the_run_that_counts_for_it() {
 #[tokio::test]
 async fn a_run_that_has_ended_never_changes_again() {
     let ended = [running(), vec![succeeded("c1", "r1", "first")]].concat();
-    let paused = conversation("c1", RunInterrupted { run_id: "r1".into() });
     for later in [
         succeeded("c1", "r1", "second"),
         failed("c1", "r1", "late"),
         cancelled("c1", "r1", RunCancelReason::Stopped, "late"),
         claimed("c1", "r1"),
-        paused,
+        paused("c1", "r1"),
         prepared("c1", "r1", "t1", RunKind::Retry),
     ] {
         let before = dump(&store_of(&recorded(&ended), 9).await.read).await;
@@ -143,60 +123,6 @@ async fn a_newer_question_makes_the_unclaimed_one_cancelled_and_only_the_latest_
             {"id": "t2", "status": "pending", "error_code": null, "is_latest": true, "can_rerun": true}
         ])
     );
-}
-
-#[tokio::test]
-async fn open_interrupts_are_pending_approvals_until_they_are_answered_cancelled_or_expired() {
-    let approval = |id: &str| json!({"interrupt_id": id, "tool": "demo_text", "arguments": {"n": 1}, "message": "May it?", "expires_at": at(9)});
-    let ended = |event: ConversationEvent| [interrupted(), vec![conversation("c1", event)]].concat();
-    let reason = InterruptCancelReason::RunStopped;
-    for (facts, open) in [
-        (interrupted(), vec!["i1", "i2"]),
-        ([interrupted(), vec![resolved("i1")]].concat(), vec!["i2"]),
-        (ended(InterruptCancelled { interrupt_id: "i2".into(), reason }.into()), vec!["i1"]),
-        (ended(InterruptExpired { interrupt_id: "i1".into() }.into()), vec!["i2"]),
-    ] {
-        let open: Vec<_> = open.into_iter().map(approval).collect();
-        assert_eq!(turns(&facts, &["pending_approvals"]).await, json!([{ "pending_approvals": open }]));
-    }
-    // The first answer counts.
-    let twice =
-        [interrupted(), vec![resolved("i1"), conversation("c1", InterruptExpired { interrupt_id: "i1".into() })]];
-    let store = store_of(&recorded(&twice.concat()), 99).await;
-    let seen = row(&store, "status, approved, resolved_by", "interrupts WHERE interrupt_id = 'i1'").await;
-    assert_eq!(seen, json!({"status": "resolved", "approved": 1, "resolved_by": "ann"}));
-}
-
-#[tokio::test]
-async fn an_edit_replaces_question_and_answer_and_a_retry_the_answer_alone() {
-    let done = [running(), vec![succeeded("c1", "r1", "old")]].concat();
-    let edited = [done.clone(), vec![rerun("q-new", "changed", &["a-r1"])]].concat();
-    let retried = [done, vec![rerun("q-t1", "question t1", &["a-r1"])]].concat();
-    for (facts, question, replaced, kept) in
-        [(edited, "changed", vec!["a-r1", "q-t1"], vec!["q-new"]), (retried, "question t1", vec!["a-r1"], vec!["q-t1"])]
-    {
-        let seen = turns(&facts, &["status", "question", "answer", "partial", "error_code"]).await;
-        let expected = json!([
-            {"status": "pending", "question": question, "answer": null, "partial": false, "error_code": null}
-        ]);
-        assert_eq!(seen, expected);
-        let store = store_of(&recorded(&facts), 99).await;
-        for (which, expected) in [(true, replaced), (false, kept)] {
-            let ids: Vec<String> =
-                sqlx::query_scalar("SELECT message_id FROM messages WHERE replaced = $1 ORDER BY message_id")
-                    .bind(which)
-                    .fetch_all(&store.read)
-                    .await
-                    .expect("messages");
-            assert_eq!(ids, expected);
-        }
-        // The next run answers the question as it stands now.
-        let next = [facts, vec![prepared("c1", "r2", "t1", RunKind::Retry), claimed("c1", "r2")]].concat();
-        let next = [next, vec![succeeded("c1", "r2", "new")]].concat();
-        let seen = turns(&next, &["status", "answer", "active_run"]).await;
-        let run = json!({"run_id": "r2", "kind": "retry", "status": "succeeded"});
-        assert_eq!(seen, json!([{"status": "completed", "answer": "new", "active_run": run}]));
-    }
 }
 
 #[tokio::test]
@@ -252,7 +178,7 @@ async fn a_run_is_found_with_the_question_it_was_prepared_for() {
         serde_json::to_value(&first).expect("JSON"),
         json!({
             "run_id": "r1", "conversation_id": "c1", "turn_id": "t1", "sequence_no": 1, "user_id": "ann",
-            "graph_thread_id": "thread-r1", "kind": "normal", "status": "running", "device_id": "d1",
+            "graph_thread_id": "thread-r1", "kind": "normal", "parent_run_id": null, "status": "running", "device_id": "d1",
             "user_message_id": "q-t1", "content": "question t1", "title": "title of c1", "node_id": "n1", "epoch": 1
         })
     );

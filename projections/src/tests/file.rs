@@ -168,3 +168,38 @@ async fn a_folder_that_cannot_be_used_is_an_error_and_nothing_is_set_aside() {
     assert!(opened.is_err());
     assert_eq!(fs::read(&not_a_folder).expect("still there"), b"x");
 }
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_views_and_all_that_stands_beside_them_are_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut bench = Bench::new().await;
+    let head = bench.append(story()).await;
+    let modes = || {
+        let entries = fs::read_dir(bench.folder.path()).expect("a folder").map(|entry| entry.expect("an entry"));
+        let mode = |entry: fs::DirEntry| {
+            let mode = entry.metadata().expect("its metadata").permissions().mode() & 0o777;
+            (entry.file_name().to_string_lossy().into_owned(), mode)
+        };
+        let views = entries.map(mode).filter(|(name, _)| name.starts_with("views"));
+        views.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let all = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), 0o600)).collect();
+    for round in ["made", "opened again", "made anew beside a damaged one"] {
+        let served = bench.serve().await;
+        served.views.wait_for(head).await.expect("caught up");
+        let mut names = vec!["views.sqlite", "views.sqlite.lock", "views.sqlite-shm", "views.sqlite-wal"];
+        if round.ends_with("damaged one") {
+            names.push("views.sqlite.set-aside");
+        }
+        assert_eq!(modes(), all(&names), "{round}");
+        served.stop().await;
+        if round == "opened again" {
+            fs::write(
+                bench.views_file(),
+                b"no database, though it is longer than a header of a hundred bytes would be, by far",
+            )
+            .expect("written");
+        }
+    }
+}

@@ -28,7 +28,8 @@ fn fact(n: &mut Numbers) -> Fact {
     let (k, d) = (n.of(&["k1", "k2", "k3"]), n.of(&["ann/d1", "bob/d1"]));
     let (x, y) = (n.of(&["x1", "x2", "x3"]), n.of(&["x1", "x2", "x3"]));
     let text = n.of(&["", "half"]);
-    match n.below(26) {
+    let (interrupt, approved) = (n.of(&["i1", "i2", "i3"]), n.below(2) == 0);
+    match n.below(32) {
         0 => started(c, n.of(&["ann", "bob"])),
         1 => asked(c, turn, n.small()),
         2 => prepared(c, run, turn, n.of(&[RunKind::Normal, RunKind::Resume, RunKind::Retry])),
@@ -36,7 +37,7 @@ fn fact(n: &mut Numbers) -> Fact {
         4 => succeeded(c, run, text),
         5 => failed(c, run, text),
         6 => cancelled(c, run, n.of(&[RunCancelReason::Stopped, RunCancelReason::Abandoned]), text),
-        7 => conversation(c, RunInterrupted { run_id: run.into() }),
+        7 => paused(c, run),
         8 => conversation(c, ConversationDeleted {}),
         9 => conversation(
             c,
@@ -50,7 +51,7 @@ fn fact(n: &mut Numbers) -> Fact {
             },
         ),
         10 => conversation(c, ConversationRenamed { title: text.into(), source: TitleSource::Manual }),
-        11 => conversation(c, InterruptExpired { interrupt_id: "i1".into() }),
+        11 => expired(c, interrupt),
         12 => requested(k, run),
         13..=15 => dispatched(k, n.small(), u64::from(n.small()), n.of(&[None, Some("x1"), Some("x2")])),
         16 => tool_call(k, ToolReceived { attempt_no: n.small(), phase: n.of(&[Phase::Reserved, Phase::Executing]) }),
@@ -74,6 +75,18 @@ fn fact(n: &mut Numbers) -> Fact {
         22 => synced(d, x),
         23 => disconnected(d, x),
         24 => replaced(d, x, y),
+        25 | 26 => raised(c, interrupt, run, turn, n.of(&[None, Some(at(9))])),
+        27 => resolved(c, interrupt, approved),
+        28 => withdrawn(
+            c,
+            interrupt,
+            n.of(&[
+                InterruptCancelReason::Edited,
+                InterruptCancelReason::RunStopped,
+                InterruptCancelReason::ConversationDeleted,
+            ]),
+        ),
+        29 | 30 => followed(c, run, n.of(&["r1", "r2"]), turn, n.of(&[RunKind::Resume, RunKind::Retry])),
         _ => n.of(&[node_started, node_stopped, node_lost])(u64::from(n.small())),
     }
 }

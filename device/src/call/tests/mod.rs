@@ -93,6 +93,8 @@ struct Fixture {
     peer: Arc<FakePeer>,
     frames: mpsc::UnboundedReceiver<DeviceFrame>,
     ran: Arc<AtomicUsize>,
+    /// How often a call was said to have got further.
+    progress: usize,
 }
 
 impl Fixture {
@@ -109,7 +111,7 @@ impl Fixture {
         let (sender, frames) = mpsc::unbounded_channel();
         let owner = Owner { server_id: "server".into(), user_hash: "ada".into() };
         let peer = Arc::new(FakePeer { owner, max_message_bytes, frames: sender });
-        Self { folder, calls, peer, frames, ran }
+        Self { folder, calls, peer, frames, ran, progress: 0 }
     }
 
     fn file(&self, name: &str) -> std::path::PathBuf {
@@ -139,6 +141,7 @@ impl Fixture {
                 frame = self.frames.recv() => match frame.expect("a frame") {
                     DeviceFrame::Refused { code, .. } => return format!("refused {code}"),
                     DeviceFrame::Result(result) => return told(&result),
+                    DeviceFrame::Received { .. } => self.progress += 1,
                     _ => {}
                 },
                 changed = settled.changed() => {
