@@ -55,16 +55,12 @@ impl Endpoint {
             value.set_sensitive(true);
             headers.insert(key_header, value);
         }
-        let http = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .referer(false)
-            .user_agent(concat!("devmind/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .map_err(|error| ConfigError::invalid(format!("no HTTP client for the model: {}", causes(&error))))?;
         let base = config.base_url().trim_end_matches('/').to_owned();
+        let http = http_client(&base)?;
         let address = Address { url: format!("{base}{path}"), headers, base, no_key: SecretString::default() };
-        let send = tower::service_fn(move |request: HttpRequestFactory| send(http.clone(), request));
-        let client = Client::build(reqwest::Client::new(), address).with_http_service(send);
+        let sender = http.clone();
+        let send = tower::service_fn(move |request: HttpRequestFactory| send(sender.clone(), request));
+        let client = Client::build(http, address).with_http_service(send);
         Ok(Self { client, key: Arc::new(SecretString::from(key)) })
     }
 
@@ -83,6 +79,18 @@ impl Endpoint {
     pub(super) fn key(&self) -> Arc<SecretString> {
         self.key.clone()
     }
+}
+
+fn http_client(base: &str) -> Result<reqwest::Client, ConfigError> {
+    let mut builder = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .referer(false)
+        .user_agent(concat!("devmind/", env!("CARGO_PKG_VERSION")));
+    if base.starts_with("http://") {
+        // A machine without certificates can still ask a model beside it.
+        builder = builder.tls_certs_only([]);
+    }
+    builder.build().map_err(|error| ConfigError::invalid(format!("no HTTP client for the model: {}", causes(&error))))
 }
 
 /// Address and headers, the same for every request.
