@@ -176,7 +176,7 @@ fn silence_ends_an_interrupt_when_its_time_is_over_and_not_before() {
         check(&given, expire(moment), Ok(vec![expired(1), resumed("r2", "r1", 2)]));
     }
     check(&waiting(&[None]), expire(i64::MAX), Ok(vec![]));
-    for given in [vec![], queued(), running(), then(running(), succeeded("r1"))] {
+    for given in [vec![], queued(), running(), waiting(&[]), then(running(), succeeded("r1"))] {
         check(&given, expire(99), Ok(vec![]));
     }
 }
@@ -200,6 +200,14 @@ fn the_last_silence_lets_the_run_go_on_after_the_answers_before() {
     let done = [given, vec![expired(1), resumed("r2", "r1", 2)]].concat();
     check(&done, expire(99), Ok(vec![]));
     check(&done, claim("r2"), Ok(vec![claimed("r2")]));
+}
+
+#[test]
+fn no_second_run_begins_beside_one_that_has_not_paused() {
+    // No command leaves such a log: a question and the pause are one append.
+    let given = then(running(), raised_by("r1", 1, Some(at(10))));
+    check(&given, decide(&[(1, true)]), Ok(vec![resolved(1, true)]));
+    check(&given, expire(10), Ok(vec![expired(1)]));
 }
 
 #[test]
