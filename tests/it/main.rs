@@ -5,15 +5,19 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agui_peer;
+mod agui_stock;
 mod approval_cases;
 mod approvals;
 mod asking;
 mod bad_requests;
 mod bad_start;
+mod concurrency;
 mod context;
+mod crash;
 mod crates;
 mod demo;
 mod disconnects;
+mod idempotency;
 mod identity;
 mod killed;
 mod model_failures;
@@ -21,7 +25,9 @@ mod openapi;
 mod operator;
 mod replay_stream;
 mod reports;
+mod rerun;
 mod restart;
+mod restart_scenarios;
 mod sockets;
 mod stop;
 mod stopping;
