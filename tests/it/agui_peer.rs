@@ -84,3 +84,49 @@ async fn the_real_client_finds_no_violation_when_it_aborts_or_the_model_fails() 
     assert_eq!(summary["final_text"], "a whole answer");
     server.finish().await;
 }
+
+#[tokio::test]
+async fn the_real_client_finds_no_violation_when_an_approval_is_given_or_refused() {
+    let Some(peer) = peer("agui").await else { return };
+    let server = TestServer::start().await;
+    for (flag, result) in [("--approve", "The demo text is:"), ("--deny", "APPROVAL_REJECTED")] {
+        let arguments = [
+            "--prompt",
+            "add 1 and 2, then show me the demo text",
+            "--then",
+            "show me the demo text",
+            flag,
+            "--reclaim",
+            "--expect-reclaim",
+            "409",
+            "--expect",
+            "success",
+        ];
+        let summary = drive(&peer, &server, &arguments).await;
+        assert!(summary["final_text"].as_str().unwrap().contains(result), "{summary:#}");
+        assert_eq!(summary["reclaims"].as_array().unwrap().len(), 4, "two turns, each interrupted once and resumed");
+    }
+    // Nobody answers: the interrupt is the end.
+    let summary = drive(&peer, &server, &["--prompt", "show me the demo text", "--expect", "interrupt"]).await;
+    assert_eq!(summary["outcome"], "interrupt");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn the_real_client_finds_no_violation_when_it_goes_on_after_it_left() {
+    let Some(peer) = peer("agui").await else { return };
+    let endpoint = ModelEndpoint::start([
+        Reply::stream().text("half of ").hold(),
+        Reply::stream().text("I will add.").call(0, "a", "add", r#"{"a":1,"b":2}"#).call(0, "a", "", "").calls(),
+        Reply::stream().text("it is 3").done(),
+    ])
+    .await;
+    let server = TestServer::with_model(&endpoint).await;
+    drive(&peer, &server, &["--abort-after-ms", "300", "--reclaim", "--expect-reclaim", "409", "--expect", "aborted"])
+        .await;
+    endpoint.aborted(1).await;
+    server.log().wait_kind("RunCancelled").await;
+    let summary = drive(&peer, &server, &["--prompt", "add", "--then", "thanks", "--expect", "success"]).await;
+    assert_eq!(summary["final_text"], "done");
+    server.finish().await;
+}

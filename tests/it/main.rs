@@ -5,16 +5,20 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agui_peer;
+mod agui_stock;
 mod approval_cases;
 mod approvals;
 mod asking;
 mod bad_requests;
 mod bad_start;
+mod concurrency;
 mod context;
+mod crash;
 mod crates;
 mod demo;
 mod disconnects;
 mod foreign_model;
+mod idempotency;
 mod identity;
 mod killed;
 mod model_answers;
@@ -25,7 +29,9 @@ mod openapi;
 mod operator;
 mod replay_stream;
 mod reports;
+mod rerun;
 mod restart;
+mod restart_scenarios;
 mod sockets;
 mod stop;
 mod stopping;

@@ -214,6 +214,13 @@ impl ServerProcess {
         KilledServer { data: self.data.clone(), address: self.address }
     }
 
+    /// Stops it in order, checks its files, and leaves them to be started again.
+    pub async fn stop(self) -> KilledServer {
+        let (data, address) = (self.data.clone(), self.address);
+        self.finish().await;
+        KilledServer { data, address }
+    }
+
     /// The end of every test: SIGTERM, exit 0, and the files checked. Answers what it had said.
     pub async fn finish(mut self) -> Finished {
         let process = self.process.take().expect("a running server");
@@ -246,7 +253,12 @@ pub struct KilledServer {
 impl KilledServer {
     /// Starts it again over the same files, at the same address.
     pub async fn start(self) -> ServerProcess {
-        ServerProcess::open(self.data, &self.address.to_string(), &[], &[]).await
+        self.start_with(&[]).await
+    }
+
+    /// The same with an environment.
+    pub async fn start_with(self, environment: &[(&str, &str)]) -> ServerProcess {
+        ServerProcess::open(self.data, &self.address.to_string(), &[], environment).await
     }
 }
 
