@@ -74,10 +74,15 @@ pub fn run(cli: Cli) -> ExitCode {
         Ok(quiet) => filter.add_directive(quiet),
         Err(_) => filter,
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(ErrorCode::Internal, &error.to_string()),
+        Err(error) => return fail(ErrorCode::Internal, &error.to_string(), None),
     };
     let done = match cli.command {
         None => runtime.block_on(serve(cli.serve)),
@@ -90,13 +95,13 @@ pub fn run(cli: Cli) -> ExitCode {
     runtime.shutdown_background();
     match done {
         Ok(code) => code,
-        Err(error) => fail(error.code, &error.message),
+        Err(error) => fail(error.code, &error.message, error.hint.as_deref()),
     }
 }
 
-fn fail(code: ErrorCode, message: &str) -> ExitCode {
+fn fail(code: ErrorCode, message: &str, hint: Option<&str>) -> ExitCode {
     eprintln!("error[{code}]: {message}");
-    eprintln!("hint: {}", code.help());
+    eprintln!("hint: {}", hint.unwrap_or(code.help()));
     ExitCode::FAILURE
 }
 
@@ -106,7 +111,7 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
     tracing::debug!(?config, "settings");
     let stop = stop_signal()?;
     let server = Server::open(&config).await?;
-    println!("listening on http://{}", server.address());
+    crate::say!("listening on http://{}", server.address());
     match &config.model {
         Some(model) => eprintln!("model: {} at {}", model.name, model.base_url()),
         None => {
@@ -125,8 +130,7 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
 /// Cancelled on Ctrl-C and SIGTERM, also on one that comes right after this call: until a signal is
 /// taken over, it kills the process.
 fn stop_signal() -> Result<CancellationToken, StartError> {
-    let signal =
-        first_signal().map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?;
+    let signal = first_signal().map_err(|error| StartError::new(ErrorCode::Internal, error.to_string()))?;
     let stop = CancellationToken::new();
     let token = stop.clone();
     tokio::spawn(async move {
@@ -160,17 +164,17 @@ fn parse_role(name: &str) -> Result<Role, String> {
 
 fn openapi() -> Result<ExitCode, StartError> {
     let text = serde_json::to_string_pretty(&crate::http::description());
-    println!("{}", text.map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?);
+    crate::say!("{}", text.map_err(|error| StartError::new(ErrorCode::Internal, error.to_string()))?);
     Ok(ExitCode::SUCCESS)
 }
 
 fn token(user: &str, role: Role) -> Result<ExitCode, StartError> {
     if !identity::is_user_name(user) {
         let message = format!("{user:?}: a user's name has 1-64 letters, digits, . _ @ -");
-        return Err(StartError { code: ErrorCode::ConfigInvalid, message });
+        return Err(StartError::new(ErrorCode::ConfigInvalid, message));
     }
-    let token = new_secret().map_err(|error| StartError { code: ErrorCode::Internal, message: error.to_string() })?;
-    println!("{token}");
+    let token = new_secret().map_err(|error| StartError::new(ErrorCode::Internal, error.to_string()))?;
+    crate::say!("{token}");
     eprintln!("Give the line above to {user}; it is shown once. Put these lines into {DEFAULT_FILE}:\n");
     let hash = sha256_hex(token.as_bytes());
     eprintln!("[[users]]\nname = \"{user}\"\nrole = \"{}\"\ntoken_sha256 = \"{hash}\"", role.as_str());

@@ -16,6 +16,7 @@ pub mod ids;
 pub mod lifecycle;
 pub mod model;
 pub mod runs;
+mod say;
 pub mod state;
 pub mod tls;
 

@@ -59,11 +59,14 @@ pub struct StartError {
     pub code: ErrorCode,
     /// What is wrong.
     pub message: String,
+    /// What to do, where more is known than the code's own help.
+    pub hint: Option<String>,
 }
 
 impl StartError {
-    fn new(code: ErrorCode, message: impl std::fmt::Display) -> Self {
-        Self { code, message: message.to_string() }
+    /// An error with the code's own help.
+    pub fn new(code: ErrorCode, message: impl std::fmt::Display) -> Self {
+        Self { code, message: message.to_string(), hint: None }
     }
 }
 

@@ -11,7 +11,6 @@ use futures::StreamExt;
 use reqwest::{RequestBuilder, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::io::Write;
 use std::net::SocketAddr;
 
 /// A client of one user.
@@ -57,9 +56,13 @@ pub(super) struct Pending {
 }
 
 impl Client {
-    pub fn new(address: SocketAddr, user: &'static str) -> Self {
+    pub fn new(address: SocketAddr, user: &'static str) -> Result<Self, StartError> {
         crate::tls::install_provider();
-        Self { http: reqwest::Client::new(), base: format!("http://{address}"), user }
+        // The server is in this process: no proxy stands between, and no certificate is looked for (a
+        // machine without any would refuse to make a client).
+        let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).build();
+        let http = http.map_err(|error| failed(ErrorCode::Internal, error))?;
+        Ok(Self { http, base: format!("http://{address}"), user })
     }
 
     /// Step one: the question and a queued run.
@@ -68,7 +71,7 @@ impl Client {
         let answer = self.send(self.http.post(format!("{}/api/turns", self.base)).json(&body)).await?;
         let mut asked: Asked = answer.json().await.map_err(|error| failed(ErrorCode::Internal, error))?;
         question.clone_into(&mut asked.question);
-        println!("\nYou: {question}\n");
+        crate::say!("\nYou: {question}\n");
         Ok(asked)
     }
 
@@ -134,18 +137,16 @@ impl Client {
 fn print(event: &Value) {
     let text = |name: &str| event[name].as_str().unwrap_or_default();
     match text("type") {
-        "TEXT_MESSAGE_START" => print!("Agent: "),
-        "TEXT_MESSAGE_CONTENT" => print!("{}", text("delta")),
-        "TEXT_MESSAGE_END" => println!(),
-        "TOOL_CALL_START" => print!("  tool → {} ", text("toolCallName")),
-        "TOOL_CALL_ARGS" => print!("{}", text("delta")),
-        "TOOL_CALL_END" => println!(),
-        "TOOL_CALL_RESULT" => println!("  tool ← {}\n", result_line(text("content"))),
-        "RUN_ERROR" => println!("\nThe run failed: {} ({})", text("message"), text("code")),
+        "TEXT_MESSAGE_START" => crate::say_part!("Agent: "),
+        "TEXT_MESSAGE_CONTENT" => crate::say_part!("{}", text("delta")),
+        "TEXT_MESSAGE_END" => crate::say!(""),
+        "TOOL_CALL_START" => crate::say_part!("  tool → {} ", text("toolCallName")),
+        "TOOL_CALL_ARGS" => crate::say_part!("{}", text("delta")),
+        "TOOL_CALL_END" => crate::say!(""),
+        "TOOL_CALL_RESULT" => crate::say!("  tool ← {}\n", result_line(text("content"))),
+        "RUN_ERROR" => crate::say!("\nThe run failed: {} ({})", text("message"), text("code")),
         _ => {}
     }
-    // The stream is to be seen as it comes; a closed terminal is found out by the next print.
-    drop(std::io::stdout().flush());
 }
 
 fn result_line(content: &str) -> String {

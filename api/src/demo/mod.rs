@@ -96,7 +96,7 @@ async fn ask_and_report(
     device: &RunningDevice,
     confirm: &dyn Confirm,
 ) -> Result<bool, StartError> {
-    let client = Client::new(server.address, USER);
+    let client = Client::new(server.address, USER)?;
     let mut runs = vec![client.ask(&args.question, &device.id).await?];
     let mut ended = client.follow(&runs[0]).await?;
     while ended.waits_for_approval() {
@@ -127,7 +127,7 @@ async fn approve(
             deadline: Deadline::after(Duration::from_millis(CONFIRMATION_MS)),
         };
         let allowed = confirm.ask(&question, &CancellationToken::new()).await == Answer::Allow;
-        println!("  approval of {}: {}\n", question.tool, if allowed { "given" } else { "refused" });
+        crate::say!("  approval of {}: {}\n", question.tool, if allowed { "given" } else { "refused" });
         decisions.push((pending.interrupt_id, allowed));
     }
     Ok(decisions)
@@ -162,7 +162,8 @@ async fn start_device(
         }
     });
     connected(status).await?;
-    println!("  device     {id}, connected over a WebSocket");
+    accepted(server, &id).await?;
+    crate::say!("  device     {id}, connected over a WebSocket");
     Ok(RunningDevice { id, stop, running })
 }
 
@@ -176,10 +177,23 @@ async fn connected(mut status: watch::Receiver<ConnectionStatus>) -> Result<(), 
     }
 }
 
+/// Waits until the server has the device's tools: it is told of them, and says nothing back.
+async fn accepted(server: &ServerHandle, id: &DeviceId) -> Result<(), StartError> {
+    const LOOK_EVERY: Duration = Duration::from_millis(10);
+    let online = async {
+        while server.app.gateway.connections.online(&USER.into(), id).is_none() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let late = |_| failed(ErrorCode::DeviceOffline, "the server did not take the device's tools in time");
+    tokio::time::timeout(CONNECT_WITHIN, online).await.map_err(late)
+}
+
 fn failed(code: ErrorCode, message: impl std::fmt::Display) -> StartError {
-    StartError { code, message: message.to_string() }
+    StartError::new(code, message)
 }
 
 fn device_failed(error: devmind_device::DeviceError) -> StartError {
-    failed(error.code(), error)
+    let hint = error.hint().to_owned();
+    StartError { hint: Some(hint), ..failed(error.code(), error) }
 }

@@ -13,17 +13,17 @@ use std::path::Path;
 
 /// Says what runs where.
 pub(super) fn banner(config: &ServerConfig, workspace: &Path, kept: bool, address: SocketAddr) {
-    println!("DevMind Ledger demo\n");
+    crate::say!("DevMind Ledger demo\n");
     match &config.model {
-        Some(model) => println!("  model      {} at {}", model.name, model.base_url()),
-        None => println!(
+        Some(model) => crate::say!("  model      {} at {}", model.name, model.base_url()),
+        None => crate::say!(
             "  model      the built-in demo model, not a language model; MODEL_BASE_URL, MODEL_NAME and\n             MODEL_API_KEY (an OpenAI-compatible endpoint) give you a real one"
         ),
     }
-    println!("  workspace  {}", workspace.display());
+    crate::say!("  workspace  {}", workspace.display());
     let fate = if kept { "" } else { " (removed at the end; --data DIR keeps it)" };
-    println!("  ledger     {}{fate}", config.data.display());
-    println!("  server     http://{address}");
+    crate::say!("  ledger     {}{fate}", config.data.display());
+    crate::say!("  server     http://{address}");
 }
 
 /// Prints what the ledger says and checks it; true if all of it holds.
@@ -32,7 +32,7 @@ pub(super) async fn show(app: &App, runs: &[Asked], ended: &Ended) -> Result<boo
     for asked in runs {
         heading(&format!("Timeline of run {} (ledger position {position})", asked.run_id));
         for line in devmind_projections::timeline_of_run(app.ledger.reader(), &asked.run_id).await.map_err(api)? {
-            println!("{line}");
+            crate::say!("{line}");
         }
     }
     let Some(asked) = runs.first() else { return Ok(false) };
@@ -46,11 +46,11 @@ pub(super) async fn show(app: &App, runs: &[Asked], ended: &Ended) -> Result<boo
     for call in &calls {
         let reason = call.error_code.as_deref().map(|code| format!(" {code}")).unwrap_or_default();
         let attempts = call.attempts.len();
-        println!("  {:<24} {:<13}{reason}  attempts {attempts}, acknowledged {}", call.tool, call.status, call.acks);
-        println!("  {:<24} {}", "", call.arguments);
+        crate::say!("  {:<24} {:<13}{reason}  attempts {attempts}, acknowledged {}", call.tool, call.status, call.acks);
+        crate::say!("  {:<24} {}", "", call.arguments);
     }
     if calls.is_empty() {
-        println!("  (no tool was called)");
+        crate::say!("  (no tool was called)");
     }
 
     heading("Checks");
@@ -64,7 +64,7 @@ pub(super) async fn show(app: &App, runs: &[Asked], ended: &Ended) -> Result<boo
 async fn check_log(app: &App) -> Result<bool, StartError> {
     let report = verify(app.ledger.reader(), |_, _| {}).await.map_err(|error| failed(error.code(), error))?;
     for finding in &report.findings {
-        println!("    {finding}");
+        crate::say!("    {finding}");
     }
     let what = format!(
         "the log verifies: {} events, gapless order, every hash, Merkle root {}",
@@ -81,7 +81,7 @@ async fn check_views(app: &App) -> Result<bool, StartError> {
     for projection in &report.projections {
         let rows: u64 = projection.tables.iter().map(|table| table.rows).sum();
         for table in projection.tables.iter().filter(|table| table.differences > 0) {
-            println!("    {} differs in {} rows", table.table, table.differences);
+            crate::say!("    {} differs in {} rows", table.table, table.differences);
         }
         let what = format!("view {} rebuilt from the log equals the live one: {rows} rows", projection.name);
         all &= check(projection.is_equal(), &what);
@@ -90,7 +90,7 @@ async fn check_views(app: &App) -> Result<bool, StartError> {
 }
 
 fn check(held: bool, what: &str) -> bool {
-    println!("  {} {what}", if held { "ok    " } else { "FAILED" });
+    crate::say!("  {} {what}", if held { "ok    " } else { "FAILED" });
     held
 }
 
@@ -99,23 +99,28 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn heading(text: &str) {
-    println!("\n── {text}");
+    crate::say!("\n── {text}");
 }
 
 fn show_turn(turn: &TurnRow) {
-    println!("  turn {}     {}{}", turn.sequence_no, turn.status, if turn.partial { ", partial answer" } else { "" });
-    println!("  question   {}", turn.question);
+    crate::say!(
+        "  turn {}     {}{}",
+        turn.sequence_no,
+        turn.status,
+        if turn.partial { ", partial answer" } else { "" }
+    );
+    crate::say!("  question   {}", turn.question);
     for (line, label) in
         turn.answer.iter().flat_map(|answer| answer.lines()).zip(["answer"].into_iter().chain(std::iter::repeat("")))
     {
-        println!("  {label:<10} {line}");
+        crate::say!("  {label:<10} {line}");
     }
     if let (Some(code), Some(message)) = (&turn.error_code, &turn.error_message) {
-        println!("  error      {code}: {message}");
+        crate::say!("  error      {code}: {message}");
     }
     for call in &turn.tool_calls {
         let code = call.error_code.as_deref().map(|code| format!(" ({code})")).unwrap_or_default();
-        println!("  tool call  {} {}: {}{code}", call.tool, call.summary, call.status);
+        crate::say!("  tool call  {} {}: {}{code}", call.tool, call.summary, call.status);
     }
 }
 
