@@ -79,10 +79,13 @@ impl Connection {
     }
 }
 
+/// The one socket of each device.
+type Current = HashMap<(UserId, DeviceId), Arc<Connection>>;
+
 /// Every socket that counts.
 #[derive(Clone, Debug, Default)]
 pub struct Connections {
-    current: Arc<Mutex<HashMap<(UserId, DeviceId), Arc<Connection>>>>,
+    current: Arc<Mutex<Current>>,
 }
 
 impl Connections {
@@ -124,7 +127,7 @@ impl Connections {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(UserId, DeviceId), Arc<Connection>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
