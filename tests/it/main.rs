@@ -26,6 +26,7 @@ mod model_failures;
 mod model_retries;
 mod model_secrets;
 mod openapi;
+mod openapi_fuzz;
 mod operator;
 mod replay_stream;
 mod reports;

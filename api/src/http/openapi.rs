@@ -126,7 +126,7 @@ pub struct RunStreamFrame {
             described here are refused (422), except in the input of AG-UI clients. An auditor reads everything \
             and changes nothing; what auditors and operators read of others is recorded in the ledger.",
     ),
-    components(schemas(Refusal, RunStreamFrame, crate::agui::AgUiEvent, super::ClientId, super::fields::UserName)),
+    components(schemas(Refusal, RunStreamFrame, crate::agui::AgUiEvent, super::ClientId, super::fields::UserName, super::runs::LastEventId)),
     tags(
         (name = "conversations", description = "Questions and answers."),
         (name = "runs", description = "Executing, answering, stopping and reading again."),
@@ -191,6 +191,15 @@ pub fn finish(document: &Document) -> Value {
     }
     schemas["RunStreamFrame"]["properties"]["data"]["contentSchema"] =
         json!({ "$ref": "#/components/schemas/AgUiEvent" });
+    let operations = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+    for operation in operations.filter_map(Value::as_object_mut).flat_map(|methods| methods.values_mut()) {
+        for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
+            // A parameter is there or not; it is never null.
+            if let Some(schema) = parameter["schema"].get("oneOf").and_then(|either| either.get(0)).cloned() {
+                parameter["schema"] = schema;
+            }
+        }
+    }
     document
 }
 

@@ -109,6 +109,11 @@ pub async fn stop_run(
     Ok(Json(StoppedRun { run_id: run.run_id, status }))
 }
 
+/// The id of a frame of this stream: digits, or digits with a dash and digits.
+#[derive(ToSchema)]
+#[schema(pattern = r"^[0-9]{1,15}(-[0-9]{1,4})?$")]
+pub struct LastEventId(#[expect(dead_code, reason = "only described here, read by the replay")] String);
+
 /// Which run's stream.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -124,8 +129,7 @@ refusals!(EventsRefusals: PERSONAL, QUERY; Forbidden, ConversationNotFound, RunN
 ///
 /// Reading it never stops the run. A person may have 6 of these open at a time.
 #[utoipa::path(get, path = "/api/runs/events", tag = "runs", operation_id = "read_run",
-    params(EventsQuery, ("Last-Event-ID" = Option<String>, Header,
-        description = "The id of the last frame that was seen.", pattern = r"^\d{1,15}(-\d{1,4})?$")),
+    params(EventsQuery, ("Last-Event-ID" = Option<LastEventId>, Header, description = "The last frame that was seen.")),
     responses((status = 200, description = "The run's AG-UI events, one a frame.",
         content_type = "text/event-stream", body = RunStreamFrame), EventsRefusals))]
 pub async fn events(
