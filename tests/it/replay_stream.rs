@@ -17,11 +17,12 @@ fn essence(events: &[Value]) -> Vec<(String, String)> {
         let mut rest = event.clone();
         if kind == "TEXT_MESSAGE_CONTENT" {
             rest["delta"] = Value::Null;
-            if essence.last().is_some_and(|(last, text)| *last == kind && *text == rest.to_string()) {
-                continue;
-            }
         }
-        essence.push((kind, rest.to_string()));
+        let next = (kind, rest.to_string());
+        // Only pieces of one text can be equal neighbours.
+        if essence.last() != Some(&next) {
+            essence.push(next);
+        }
     }
     essence
 }

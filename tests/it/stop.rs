@@ -8,6 +8,9 @@ use devmind_tests::{
 use futures::future::join;
 use serde_json::json;
 
+/// More than any stop takes that waits for nobody, less than one that waits for a client.
+const AT_ONCE: std::time::Duration = std::time::Duration::from_secs(5);
+
 const TERMINAL: [&str; 3] = ["RunSucceeded", "RunFailed", "RunCancelled"];
 
 /// B06 (1).
@@ -224,7 +227,9 @@ async fn a_run_whose_client_reads_nothing_is_stopped_at_once_all_the_same() {
     let body = asked.input().to_string();
     let reader = StalledReader::open(server.address(), "ann", "POST", "/api/agent", &body).await;
     model.stalled().await;
-    assert_eq!(ann.stop(&asked.run_id).await, "cancelled");
+    // The system finds room for a few bytes more now and then; nobody may have to wait for that.
+    let stopped = tokio::time::timeout(AT_ONCE, ann.stop(&asked.run_id)).await;
+    assert_eq!(stopped.expect("the stop does not wait for the client"), "cancelled");
     model.dropped(1).await;
     let turn = ann.turn(&asked).await;
     assert_eq!((&turn["status"], &turn["partial"]), (&json!("cancelled"), &json!(true)));
