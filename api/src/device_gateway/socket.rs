@@ -157,6 +157,10 @@ async fn connect(
 async fn run(app: &Arc<App>, welcomed: Welcomed, mut reader: Reader, writer: Writer) {
     let Welcomed { connection, outbox, registered } = welcomed;
     if app.gateway.connections.enter(&connection) {
+        // Entered first, then looked: whoever closes every socket has set this before, or finds this one.
+        if app.stopping.is_cancelled() {
+            connection.close(Closing::new(CloseCode::Restarting, "the server is stopping"));
+        }
         connection.send(registered);
         tracing::info!(device.id = %connection.device_id, connection.id = %connection.id, "device connected");
     } else {

@@ -7,7 +7,7 @@
 use super::agent::stream_response;
 use super::extract::Body;
 use super::openapi::{RunStreamFrame, refusals};
-use crate::agui::{Audience, RunAgentInput};
+use crate::agui::{Audience, ResumeEntry, RunAgentInput};
 use crate::error::{ApiError, ApiResult};
 use crate::identity::Author;
 use crate::runs::prepare::{Prepared, Question, prepare_resume, prepare_turn};
@@ -17,8 +17,11 @@ use axum::extract::State;
 use axum::response::Response;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
+use devmind_domain::conversation::{Conversation, LatestTurn, RunStatus};
 use devmind_domain::ids::{ConversationId, InterruptId, UserId};
 use devmind_domain::limits::MAX_CONTENT_CHARS;
+use devmind_ledger::load;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 refusals!(Refusals: PERSONAL, CHANGE;
@@ -40,9 +43,9 @@ pub async fn run(
 ) -> ApiResult<Response> {
     let conversation_id = conversation_of(&app, &user, &input.thread_id).await?;
     let key = format!("agui:{}", sha256_hex(format!("{}/{}", input.thread_id, input.run_id).as_bytes()));
-    let prepared = match answers(&input)? {
-        Some(decisions) => prepare_resume(&app, &user, key, decisions).await?,
-        None => ask(&app, &user, key, conversation_id, &input).await?,
+    let prepared = match intent(&app, &conversation_id, &input).await? {
+        Intent::Answer(decisions) => prepare_resume(&app, &user, key, decisions).await?,
+        Intent::Ask { abandon } => ask(&app, &user, key, conversation_id, &input, abandon).await?,
     };
     let Some(run_id) = prepared.run_id else {
         let message = "resume must answer every open approval of the thread";
@@ -61,6 +64,7 @@ async fn ask(
     key: String,
     conversation_id: ConversationId,
     input: &RunAgentInput,
+    abandon: bool,
 ) -> ApiResult<Prepared> {
     let content = input.question().unwrap_or_default();
     if content.trim().is_empty() || content.chars().count() > MAX_CONTENT_CHARS {
@@ -68,8 +72,8 @@ async fn ask(
         return Err(ApiError::field("messages", problem));
     }
     // A client that steers away abandons its open approvals together with a new message.
-    if !input.resume.is_empty() {
-        abandon(app, user, input).await?;
+    if abandon {
+        stop_waiting_run(app, user, &conversation_id).await?;
     }
     let question = Question { content, conversation_id: Some(conversation_id), must_exist: false, device_id: None };
     prepare_turn(app, user, key, question).await
@@ -85,29 +89,64 @@ async fn conversation_of(app: &App, user: &UserId, thread_id: &str) -> ApiResult
     Ok(format!("agui-{}", &sha256_hex(format!("{user}/{thread_id}").as_bytes())[..32]).into())
 }
 
-/// The answers that the client gives, where it gives answers and nothing else.
-fn answers(input: &RunAgentInput) -> ApiResult<Option<Vec<(InterruptId, bool)>>> {
-    if input.resume.is_empty() || input.resume.iter().any(|entry| entry.status == "cancelled") {
-        return Ok(None);
+/// What a client wants.
+enum Intent {
+    /// To answer every open approval of the thread.
+    Answer(Vec<(InterruptId, bool)>),
+    /// To ask a question; open approvals are abandoned with it, or there are none.
+    Ask { abandon: bool },
+}
+
+/// Reads the client's intent, and refuses what cannot be carried out whole before anything is appended.
+async fn intent(app: &App, conversation_id: &ConversationId, input: &RunAgentInput) -> ApiResult<Intent> {
+    let entries = &input.resume;
+    if entries.is_empty() {
+        return Ok(Intent::Ask { abandon: false });
     }
-    let mut decisions = Vec::new();
-    for entry in &input.resume {
-        let approved = entry.payload.get("approved").and_then(serde_json::Value::as_bool);
-        let approved =
-            approved.ok_or_else(|| ApiError::field("resume", "payload must be {\"approved\": true or false}"))?;
-        decisions.push((entry.interrupt_id.as_str().into(), approved));
+    let (conversation, _) = load::<Conversation>(app.ledger.reader(), conversation_id.as_str()).await?;
+    let interrupts = || conversation.latest.iter().flat_map(|turn| &turn.interrupts);
+    let open: BTreeSet<&str> =
+        conversation.latest.iter().flat_map(LatestTurn::open_interrupts).map(|own| own.interrupt_id.as_str()).collect();
+    let named: BTreeSet<&str> = entries.iter().map(|entry| entry.interrupt_id.as_str()).collect();
+    // A client carries the answers it gave once in every later run until one ends well: with a new
+    // question after them they are history.
+    if open.is_empty() && input.question().is_some() {
+        return Ok(Intent::Ask { abandon: false });
     }
-    Ok(Some(decisions))
+    if let Some(foreign) = named.iter().find(|id| !interrupts().any(|own| own.interrupt_id.as_str() == **id)) {
+        return Err(ApiError::new(
+            ErrorCode::InterruptMismatch,
+            format!("{foreign} is no approval of this thread's latest turn"),
+        ));
+    }
+    if open.iter().any(|id| !named.contains(id)) {
+        return Err(ApiError::new(
+            ErrorCode::InterruptMismatch,
+            "resume must answer every open approval of the thread",
+        ));
+    }
+    let cancelled = entries.iter().filter(|entry| entry.status == "cancelled").count();
+    match cancelled {
+        0 => entries.iter().map(decision).collect::<ApiResult<_>>().map(Intent::Answer),
+        all if all == entries.len() => Ok(Intent::Ask { abandon: true }),
+        _ => Err(ApiError::field("resume", "answer every approval or cancel every one")),
+    }
+}
+
+fn decision(entry: &ResumeEntry) -> ApiResult<(InterruptId, bool)> {
+    let approved = entry.payload.get("approved").and_then(serde_json::Value::as_bool);
+    let approved =
+        approved.ok_or_else(|| ApiError::field("resume", "payload must be {\"approved\": true or false}"))?;
+    Ok((entry.interrupt_id.as_str().into(), approved))
 }
 
 /// Stops the interrupted run whose approvals the client abandons: they are cancelled, not refused.
-async fn abandon(app: &App, user: &UserId, input: &RunAgentInput) -> ApiResult<()> {
-    for entry in &input.resume {
-        let id = InterruptId::from(entry.interrupt_id.as_str());
-        let Some(run) = app.views.run_of_interrupt(&id).await? else {
-            return Err(ApiError::of(ErrorCode::InterruptNotFound));
-        };
-        stop::stop(app, user, &run).await?;
+async fn stop_waiting_run(app: &App, user: &UserId, conversation_id: &ConversationId) -> ApiResult<()> {
+    let (conversation, _) = load::<Conversation>(app.ledger.reader(), conversation_id.as_str()).await?;
+    let run = conversation.latest.and_then(|turn| turn.run).filter(|run| run.status == RunStatus::Interrupted);
+    let Some(run) = run else { return Ok(()) };
+    if let Some(row) = app.views.find_run(&run.run_id).await? {
+        stop::stop(app, user, &row).await?;
     }
     Ok(())
 }

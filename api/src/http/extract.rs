@@ -9,6 +9,11 @@ use devmind_domain::ErrorCode;
 use devmind_domain::json::parse_strict;
 use serde::de::DeserializeOwned;
 use std::error::Error;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// A body must be complete within this time; a drip of bytes would hold a connection for ever.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 /// A JSON body: strict JSON (no repeated keys), then `T`.
 pub struct Body<T>(pub T);
@@ -17,7 +22,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+        let read = timeout(BODY_WITHIN, Bytes::from_request(request, state)).await;
+        let read = read.map_err(|_| ApiError::new(ErrorCode::MalformedJson, "the body did not come in time"))?;
+        let bytes = read.map_err(|rejection| {
             if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
                 ApiError::of(ErrorCode::BodyTooLarge)
             } else {

@@ -47,6 +47,12 @@ pub async fn ready(State(app): State<Arc<App>>) -> Result<Json<Ready>, ApiError>
     if app.stopping.is_cancelled() {
         return Err(ApiError::of(ErrorCode::ShuttingDown));
     }
+    if !app.ledger.is_open() {
+        return Err(ApiError::new(
+            ErrorCode::LedgerUnavailable,
+            "the ledger takes no more appends: restart the server",
+        ));
+    }
     let position = app.ledger.reader().head().await?.position;
     let caught_up = app.views.wait_for(position).await;
     let projections = app.views.status().await?;

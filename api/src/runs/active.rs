@@ -74,6 +74,11 @@ impl ActiveRuns {
         }
     }
 
+    /// Whether the run is under way in this process.
+    pub fn contains(&self, run_id: &RunId) -> bool {
+        self.lock().iter().any(|entry| entry.run_id == *run_id)
+    }
+
     /// Stops every run.
     pub fn stop_all(&self, reason: StopReason) {
         for entry in self.lock().iter() {

@@ -2,6 +2,7 @@
 
 use super::active::{ActiveRun, StopReason};
 use super::execution::Execution;
+use super::settle::{RunEnd, settle};
 use super::sink::Sink;
 use crate::agui::{AgUiEvent, Audience, RunAgentInput};
 use crate::error::{ApiError, ApiResult};
@@ -15,9 +16,9 @@ use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ThreadStarted};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, StreamAppend, load};
 use devmind_projections::RunRow;
-use futures::Stream;
-use futures::stream;
+use futures::{FutureExt, Stream, stream};
 use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -62,6 +63,10 @@ pub async fn start(
     audience: Audience,
 ) -> ApiResult<impl Stream<Item = AgUiEvent> + Send + use<>> {
     let active = app.runs.enter(&run.run_id);
+    // Entered first, then looked: whoever stops every run has set this before, or finds this one.
+    if app.stopping.is_cancelled() {
+        return Err(ApiError::of(ErrorCode::ShuttingDown));
+    }
     let (sink, receiver) = Sink::new(active.signal.clone());
     let (claimed, answer) = oneshot::channel();
     // Claiming happens in the task too: a client that leaves now drops this handler's future, and a
@@ -100,18 +105,39 @@ async fn drive(
     if claimed.send(Ok(())).is_err() {
         signal.stop(StopReason::Cancelled(RunCancelReason::ClientDisconnected));
     }
-    let execution = Execution::new(app, run, started, sink, signal.clone(), audience);
-    let run_to_end = execution.run_to_end();
+    let execution = Execution::new(app.clone(), run.clone(), started, sink, signal.clone(), audience);
+    let run_to_end = AssertUnwindSafe(execution.run_to_end()).catch_unwind();
     tokio::pin!(run_to_end);
-    tokio::select! {
-        () = &mut run_to_end => {}
+    let ended = tokio::select! {
+        ended = &mut run_to_end => ended,
         () = watched.client_gone() => {
             signal.stop(StopReason::Cancelled(RunCancelReason::ClientDisconnected));
-            run_to_end.await;
+            run_to_end.await
         }
+    };
+    if ended.is_err() {
+        watched.send(end_broken_run(&app, &run).await).await;
     }
     // The run is no longer active when its guard goes, which is after its last append.
     drop(active);
+}
+
+/// Ends a run whose execution panicked where nothing else would end it.
+async fn end_broken_run(app: &App, run: &RunRow) -> AgUiEvent {
+    let code = ErrorCode::Internal;
+    let (error_code, error_message) = (code.as_str().to_owned(), code.help().to_owned());
+    let command = ConversationCommand::FailRun {
+        run_id: run.run_id.clone(),
+        claim: app.claim.clone(),
+        error_code: error_code.clone(),
+        error_message: error_message.clone(),
+        message_id: None,
+        partial_text: String::new(),
+    };
+    if let Err(error) = settle(app, &RunEnd { run, stand_in: ErrorCode::ToolNotStarted, command }).await {
+        tracing::error!(run.id = %run.run_id, cause = %error, "a broken run could not be settled");
+    }
+    AgUiEvent::RunError { message: error_message, code: error_code }
 }
 
 /// A claimed run's beginning.

@@ -5,7 +5,7 @@
 
 use super::active::{StopReason, StopSignal};
 use super::claim::Started;
-use super::settle::{RunEnd, SettleError, append_end};
+use super::settle::{RunEnd, SettleError, settle};
 use super::sink::Sink;
 use crate::agui::{AgUiEvent, Audience, RunStream};
 use crate::ids::new_id;
@@ -170,14 +170,8 @@ impl Execution {
     /// none, so that no later prompt holds a call without a result.
     async fn settle(&mut self, ending: Ending) -> Result<(), SettleError> {
         let Some(command) = self.ending_command(ending) else { return Ok(()) };
-        let end = RunEnd {
-            run: &self.run,
-            thread: &self.thread,
-            thread_version: self.thread_version,
-            stand_in: ErrorCode::ToolNotStarted,
-            command,
-        };
-        let recorded = append_end(&self.app, end).await?;
+        let end = RunEnd { run: &self.run, stand_in: ErrorCode::ToolNotStarted, command };
+        let recorded = settle(&self.app, &end).await?;
         self.show(&recorded).await;
         Ok(())
     }

@@ -18,7 +18,7 @@ use devmind_domain::thread::*;
 use devmind_domain::tools::catalogue;
 use futures::StreamExt;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// What has come of an answer.
 struct Answer {
@@ -149,9 +149,17 @@ impl Execution {
         };
         wait = deadline.saturating_duration_since(Instant::now());
         loop {
-            let chunk = tokio::select! {
-                reason = signal.stopped() => return Err(Interruption::Stop(reason)),
-                chunk = next_chunk(&mut stream, wait) => chunk,
+            let silent_at = Instant::now() + wait;
+            let chunk = loop {
+                // What was shown is recorded in time, also when nothing follows it.
+                let due = answer.last_recorded + Duration::from_millis(PROGRESS_INTERVAL_MS);
+                tokio::select! {
+                    reason = signal.stopped() => return Err(Interruption::Stop(reason)),
+                    chunk = next_chunk(&mut stream, silent_at) => break chunk,
+                    () = sleep_until(due), if answer.recorded < answer.content.len() => {
+                        self.record_progress(answer).await.map_err(Interruption::Halt)?;
+                    }
+                }
             };
             wait = self.app.model_patience.idle;
             match chunk {
@@ -223,8 +231,8 @@ impl Execution {
     }
 }
 
-async fn next_chunk(stream: &mut ModelStream, wait: Duration) -> Result<Option<ModelChunk>, ModelFailure> {
-    timeout(wait, stream.next()).await.map_err(|_| silent())?.transpose()
+async fn next_chunk(stream: &mut ModelStream, silent_at: Instant) -> Result<Option<ModelChunk>, ModelFailure> {
+    timeout_at(silent_at, stream.next()).await.map_err(|_| silent())?.transpose()
 }
 
 fn silent() -> ModelFailure {

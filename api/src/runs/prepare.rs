@@ -31,6 +31,17 @@ pub struct Prepared {
     /// Approvals of the turn that wait for their answers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub open_interrupts: Vec<InterruptId>,
+    /// Every interrupt of the turn's thread, as the reply was made.
+    #[serde(skip)]
+    interrupts: Vec<InterruptId>,
+}
+
+impl Prepared {
+    /// Whether the reply is about the turn that this interrupt belongs to. A request that had nothing
+    /// to change is answered from how things stand, and a later turn must not answer for an earlier.
+    fn knows(&self, id: &InterruptId) -> bool {
+        self.interrupts.contains(id)
+    }
 }
 
 /// A question, validated.
@@ -118,6 +129,7 @@ pub async fn prepare_resume(
     }
     let conversation_id = conversation_id.ok_or_else(|| ApiError::field("decisions", "must not be empty"))?;
     let request = json!({ "route": "POST /api/runs/resume", "decisions": decisions });
+    let interrupts: Vec<InterruptId> = decisions.iter().map(|(id, _)| id.clone()).collect();
     let answer = ConversationCommand::Answer(Answer {
         user_id: user_id.clone(),
         decisions,
@@ -129,9 +141,13 @@ pub async fn prepare_resume(
         // The key of an approval is made from its id, so another request under it is another answer:
         // the conversation says what is wrong with it.
         Err(error) if error.code == ErrorCode::IdempotencyConflict => {
-            let metadata = app.metadata(Actor::user(user_id)).conversation(&conversation_id);
-            execute::<Conversation>(&app.ledger, conversation_id.as_str(), &metadata, answer, None).await?;
+            // It is only asked: under a key of another request nothing may be appended.
+            let conversation = conversation_at(app, &conversation_id, u64::MAX).await?;
+            conversation.decide(answer)?;
             Err(error)
+        }
+        Ok(prepared) if !interrupts.iter().all(|id| prepared.knows(id)) => {
+            Err(ApiError::of(ErrorCode::InterruptClosed))
         }
         done => done,
     }
@@ -199,6 +215,7 @@ async fn reply(app: &App, conversation_id: &ConversationId, events: &[Arc<Record
         user_message_id: turn.message_id.clone(),
         kind: if waits { RunKind::Resume.as_str() } else { run.map_or("", |run| run.kind.as_str()) },
         open_interrupts,
+        interrupts: turn.interrupts.iter().map(|own| own.interrupt_id.clone()).collect(),
     })
 }
 

@@ -1,9 +1,10 @@
 //! After a restart: nothing is "running" for ever.
 //!
-//! Runs that an older start of this process had claimed are settled from their thread: finished
-//! there → succeeded, else failed with `SERVER_RESTARTED` and the streamed text kept. Tool calls need
-//! no such pass: the new start's `NodeStarted` alone makes them unknown. A second restart finds
-//! nothing to do and appends nothing.
+//! Other processes that this ledger knows of are gone (a SQLite ledger has one process at a time) and
+//! are recorded as lost. Runs that they or an older start of this process had claimed are settled from
+//! their thread: finished there → succeeded, else failed with `SERVER_RESTARTED` and the streamed text
+//! kept. Tool calls need no such pass: `NodeStarted` and `NodeLost` alone make them unknown. A second
+//! restart finds nothing to do and appends nothing.
 
 use super::settle::{RunEnd, SettleError, append_end};
 use crate::error::ApiError;
@@ -11,34 +12,106 @@ use crate::state::App;
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Approvals, Step, next_step};
 use devmind_domain::conversation::{Claim, ConversationCommand, ConversationError};
+use devmind_domain::event::AggregateType;
+use devmind_domain::ids::NodeId;
+use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::thread::Thread;
-use devmind_ledger::load;
+use devmind_ledger::{EventFilter, execute, load};
 use devmind_projections::RunRow;
+use std::collections::BTreeSet;
 
-/// Settles what older starts of this process left running; returns how many runs.
+/// Events in one page.
+const PAGE: u32 = 500;
+
+/// Settles what older starts of this process and other processes left running; returns how many runs.
 ///
 /// # Errors
 /// When the log or the views fail.
 pub async fn settle_left_over_runs(app: &App) -> Result<usize, ApiError> {
-    app.caught_up(&["conversation"]).await?;
+    let nodes = known_nodes(app).await?;
+    for node in nodes.iter().filter(|node| **node != app.claim.node_id) {
+        let lose = execute::<Node>(&app.ledger, node.as_str(), &app.server_metadata(), NodeCommand::Lose, None).await;
+        lose.map_err(|error| ApiError::internal(ErrorCode::LedgerUnavailable, &error))?;
+    }
+    if !views_are_usable(app).await? {
+        return Ok(0);
+    }
     let mut settled = 0;
-    for run in app.views.runs_running_on(&app.claim.node_id).await? {
-        let Some(epoch) = run.epoch.filter(|epoch| *epoch < app.claim.epoch) else { continue };
-        match settle(app, &run, Claim { node_id: app.claim.node_id.clone(), epoch }).await {
-            Ok(()) => {
-                settled += 1;
-                tracing::info!(run.id = %run.run_id, "run settled after a restart");
-            }
-            // The view found it; the stream decides.
-            Err(SettleError::Refused(ConversationError::RunNotActive)) => {}
-            Err(error) => return Err(error.into()),
-        }
+    for node in nodes {
+        settled += settle_runs_of(app, &node).await?;
     }
     Ok(settled)
 }
 
+/// Every process that ever began on this ledger.
+async fn known_nodes(app: &App) -> Result<BTreeSet<NodeId>, ApiError> {
+    let filter = EventFilter { event_type: Some("NodeStarted".to_owned()), ..EventFilter::default() };
+    let (mut nodes, mut after) = (BTreeSet::new(), 0);
+    loop {
+        let page = app.ledger.reader().query(&filter, after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(nodes) };
+        after = last.position;
+        let own = page.iter().filter(|event| event.stream.aggregate_type == AggregateType::Node.as_str());
+        nodes.extend(own.map(|event| NodeId::from(event.stream.aggregate_id.as_str())));
+    }
+}
+
+/// Waits for the conversation view, however long its rebuild takes. A view that has failed does not
+/// keep the server from serving: it is named in `/readyz`, and the runs are settled at the next start.
+async fn views_are_usable(app: &App) -> Result<bool, ApiError> {
+    let position = app.ledger.reader().head().await?.position;
+    loop {
+        if app.views.wait_for_one("conversation", position).await.is_ok() {
+            return Ok(true);
+        }
+        let status = app.views.status().await?;
+        let Some(view) = status.iter().find(|view| view.name == "conversation") else { return Ok(false) };
+        if let Some(failure) = &view.failed {
+            tracing::error!(
+                event.position = failure.position,
+                reason = failure.reason,
+                "the conversation view has failed: runs that were under way are settled when it works again"
+            );
+            return Ok(false);
+        }
+        tracing::info!(
+            view.position = view.position,
+            log.position = position,
+            "the views are being rebuilt from the log"
+        );
+    }
+}
+
+async fn settle_runs_of(app: &App, node: &NodeId) -> Result<usize, ApiError> {
+    let (mut settled, mut seen) = (0, BTreeSet::new());
+    loop {
+        app.caught_up(&["conversation"]).await?;
+        // A page at a time; what could not be settled comes again and is passed over.
+        let runs = app.views.runs_running_on(node).await?;
+        let fresh: Vec<_> = runs.into_iter().filter(|run| seen.insert(run.run_id.clone())).collect();
+        if fresh.is_empty() {
+            return Ok(settled);
+        }
+        for run in fresh {
+            let Some(epoch) = run.epoch else { continue };
+            if *node == app.claim.node_id && epoch >= app.claim.epoch {
+                continue;
+            }
+            match settle(app, &run, Claim { node_id: node.clone(), epoch }).await {
+                Ok(()) => {
+                    settled += 1;
+                    tracing::info!(run.id = %run.run_id, "run settled after a restart");
+                }
+                // The view found it; the stream decides.
+                Err(SettleError::Refused(ConversationError::RunNotActive)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
 async fn settle(app: &App, run: &RunRow, claim: Claim) -> Result<(), SettleError> {
-    let (thread, thread_version) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;
+    let (thread, _) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;
     let command = match next_step(&thread, &Approvals::default()) {
         Step::Finish { message_id, answer } => {
             ConversationCommand::CompleteRun { run_id: run.run_id.clone(), claim, message_id, answer }
@@ -55,7 +128,5 @@ async fn settle(app: &App, run: &RunRow, claim: Claim) -> Result<(), SettleError
             }
         }
     };
-    append_end(app, RunEnd { run, thread: &thread, thread_version, stand_in: ErrorCode::ServerRestarted, command })
-        .await
-        .map(drop)
+    append_end(app, &RunEnd { run, stand_in: ErrorCode::ServerRestarted, command }).await.map(drop)
 }

@@ -12,15 +12,17 @@ use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, LedgerError, StreamAppend, load};
 use devmind_projections::RunRow;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Races lost to other writers of the conversation before giving up.
 const MAX_TRIES: usize = 8;
+/// Before the end of a run is tried again, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How a run ends.
 pub(super) struct RunEnd<'a> {
     pub run: &'a RunRow,
-    pub thread: &'a Thread,
-    pub thread_version: u64,
     /// What the stand-in results say.
     pub stand_in: ErrorCode,
     /// The command that ends the run, under the claim it was executed under.
@@ -52,23 +54,49 @@ impl From<SettleError> for ApiError {
     }
 }
 
-pub(super) async fn append_end(app: &App, end: RunEnd<'_>) -> Result<Vec<Arc<RecordedEvent>>, SettleError> {
-    let RunEnd { run, thread, thread_version, stand_in, command } = end;
+/// Ends a run, however long the ledger refuses: a run that is left "running" blocks its conversation
+/// until the next start. Gives up where trying again cannot help.
+///
+/// # Errors
+/// [`SettleError::Refused`] when the run is not ours to end; the ledger's error once it is closed.
+pub(super) async fn settle(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<RecordedEvent>>, SettleError> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = match append_end(app, end).await {
+            Ok(recorded) => return Ok(recorded),
+            Err(error @ (SettleError::Refused(_) | SettleError::Thread(_))) => return Err(error),
+            Err(error) => error,
+        };
+        if !app.ledger.is_open() {
+            return Err(error);
+        }
+        tracing::warn!(run.id = %end.run.run_id, cause = %error, ?pause, "a run's end is not recorded yet; trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Appends a run's end once. Conversation and thread are read anew: an append that was in doubt may
+/// have moved the thread on.
+pub(super) async fn append_end(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<RecordedEvent>>, SettleError> {
+    let RunEnd { run, stand_in, command } = end;
     let metadata = app.server_metadata().run(&run.run_id).conversation(&run.conversation_id);
     let new = |event: DomainEvent| NewEvent { event_id: new_id(), event, metadata: metadata.clone() };
-    let stand_ins = stand_in_events(thread, run, stand_in)?;
     let mut tries = 0;
     loop {
         tries += 1;
-        let (conversation, version) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
+        let reader = app.ledger.reader();
+        let (conversation, version) = load::<Conversation>(reader, run.conversation_id.as_str()).await?;
+        let (thread, thread_version) = load::<Thread>(reader, run.graph_thread_id.as_str()).await?;
         let events = conversation.decide(command.clone())?;
+        let stand_ins = stand_in_events(&thread, run, *stand_in)?;
         // The stand-ins first: the run's terminal event is its last.
         let mut streams = Vec::new();
         if !stand_ins.is_empty() {
             streams.push(StreamAppend {
                 stream: StreamId::new(AggregateType::Thread, run.graph_thread_id.as_str()),
                 expected_version: thread_version,
-                events: stand_ins.iter().map(|event| new(event.clone().into())).collect(),
+                events: stand_ins.into_iter().map(|event| new(event.into())).collect(),
             });
         }
         streams.push(StreamAppend {

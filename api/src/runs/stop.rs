@@ -5,13 +5,15 @@
 //! both are tried in turn until the log says that the run has ended.
 
 use super::StopReason;
+use super::settle::{RunEnd, SettleError, append_end};
 use crate::error::{ApiError, ApiResult};
 use crate::state::App;
 use devmind_domain::ErrorCode;
 use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError, RunCancelReason};
 use devmind_domain::event::Actor;
 use devmind_domain::ids::UserId;
-use devmind_ledger::{ExecuteError, execute};
+use devmind_domain::thread::Thread;
+use devmind_ledger::{ExecuteError, execute, load};
 use devmind_projections::RunRow;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -36,11 +38,33 @@ pub async fn stop(app: &App, user_id: &UserId, run: &RunRow) -> ApiResult<String
         match execute::<Conversation>(&app.ledger, run.conversation_id.as_str(), &metadata, command, None).await {
             Ok(_) => return ended_as(app, run).await,
             // Claimed in this very moment: its task is there now and can be told.
-            Err(ExecuteError::Refused(ConversationError::RunExecuting)) => tokio::task::yield_now().await,
+            Err(ExecuteError::Refused(ConversationError::RunExecuting)) if app.runs.contains(&run.run_id) => {
+                tokio::task::yield_now().await;
+            }
+            Err(ExecuteError::Refused(ConversationError::RunExecuting)) => end_without_task(app, run).await?,
             Err(error) => return Err(error.into()),
         }
     }
     Err(ApiError::new(ErrorCode::RunInProgress, "the run is executed elsewhere and did not end in time"))
+}
+
+/// Ends a run that is claimed by this process and has no task any more: its task broke down before it
+/// could record an end.
+async fn end_without_task(app: &App, run: &RunRow) -> ApiResult<()> {
+    let (thread, _) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;
+    let (message_id, partial_text) = thread.streamed_text();
+    let command = ConversationCommand::CancelRun {
+        run_id: run.run_id.clone(),
+        claim: app.claim.clone(),
+        reason: RunCancelReason::Stopped,
+        message_id,
+        partial_text,
+    };
+    match append_end(app, &RunEnd { run, stand_in: ErrorCode::ToolNotStarted, command }).await {
+        // Ended meanwhile, or executed by another process: the next turn of the caller sees which.
+        Ok(_) | Err(SettleError::Refused(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 async fn ended_as(app: &App, run: &RunRow) -> ApiResult<String> {

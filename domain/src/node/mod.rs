@@ -61,6 +61,8 @@ pub enum NodeCommand {
         /// The start that ends.
         epoch: u64,
     },
+    /// Another process has found it gone.
+    Lose,
 }
 
 /// A refusal.
@@ -99,6 +101,8 @@ impl Decider for Node {
             NodeCommand::Stop { epoch } if epoch != self.epoch => Err(NodeError::Superseded { current: self.epoch }),
             NodeCommand::Stop { .. } if self.ended => Ok(vec![]),
             NodeCommand::Stop { epoch } => Ok(vec![NodeStopped { node_id: self.node_id.clone(), epoch }.into()]),
+            NodeCommand::Lose if self.ended || self.epoch == 0 => Ok(vec![]),
+            NodeCommand::Lose => Ok(vec![NodeLost { node_id: self.node_id.clone(), epoch: self.epoch }.into()]),
         }
     }
 
@@ -133,6 +137,20 @@ mod tests {
     fn every_start_has_the_next_epoch() {
         TestFramework::<Node>::with(()).given_no_previous_events().when(start()).then_expect_events(vec![started(1)]);
         TestFramework::<Node>::with(()).given(vec![started(1)]).when(start()).then_expect_events(vec![started(2)]);
+    }
+
+    #[test]
+    fn a_process_is_lost_once_and_one_that_ended_in_order_never() {
+        let lost: NodeEvent = NodeLost { node_id: "n".into(), epoch: 1 }.into();
+        let stopped: NodeEvent = NodeStopped { node_id: "n".into(), epoch: 1 }.into();
+        for (given, expected) in [
+            (vec![], vec![]),
+            (vec![started(1)], vec![lost.clone()]),
+            (vec![started(1), lost.clone()], vec![]),
+            (vec![started(1), stopped], vec![]),
+        ] {
+            TestFramework::<Node>::with(()).given(given).when(NodeCommand::Lose).then_expect_events(expected);
+        }
     }
 
     #[test]
