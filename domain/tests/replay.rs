@@ -12,7 +12,7 @@ use devmind_domain::device::{Device, DeviceEvent};
 use devmind_domain::event::{AggregateType, DomainEvent, EventSet};
 use devmind_domain::node::Node;
 use devmind_domain::thread::{Thread, ThreadEvent};
-use devmind_domain::tool_call::{Decision, ToolCall, ToolCallEvent};
+use devmind_domain::tool_call::{Decision, Phase, ToolCall, ToolCallEvent};
 use random::Random;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,6 +94,7 @@ fn a_replayed_tool_call_equals_the_live_one_and_is_settled_at_most_once() {
     run::<ToolCall>(|log| {
         let (mut attempts, mut results, mut refused, mut requests) = (0, 0, 0, 0);
         let mut last_decision = None;
+        let mut phases: BTreeMap<u32, Phase> = BTreeMap::new();
         for event in log {
             match event {
                 ToolCallEvent::ToolCallRequested(_) => requests += 1,
@@ -108,7 +109,11 @@ fn a_replayed_tool_call_equals_the_live_one_and_is_settled_at_most_once() {
                 }
                 ToolCallEvent::ToolWaitTimedOut(e) => assert_eq!((e.attempt_no, results), (attempts, 0), "{log:?}"),
                 ToolCallEvent::ToolCancelRequested(e) => assert_eq!((e.attempt_no, results), (attempts, 0), "{log:?}"),
-                ToolCallEvent::ToolReceived(e) => assert!(e.attempt_no <= attempts && results == 0, "{log:?}"),
+                ToolCallEvent::ToolReceived(e) => {
+                    assert!(e.attempt_no <= attempts && results == 0, "{log:?}");
+                    let before = phases.insert(e.attempt_no, e.phase);
+                    assert!(before.is_none_or(|before| before < e.phase), "an attempt that went back: {log:?}");
+                }
                 ToolCallEvent::ToolResultAcked(_) => assert_eq!(results, 1, "an ack before its result: {log:?}"),
                 ToolCallEvent::ToolCallDecided(e) => {
                     assert_eq!((attempts, refused), (0, 0), "a decision after a dispatch or a refusal: {log:?}");

@@ -123,8 +123,8 @@ pub struct ToolDispatched {
     pub ttl_ms: u64,
 }
 
-/// How far the device has got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How far the device has got: within one attempt only ever forward, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// In the journal.

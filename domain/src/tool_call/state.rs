@@ -5,6 +5,7 @@ use crate::aggregate::{Decider, adapt_to_cqrs_es};
 use crate::event::AggregateType;
 use crate::limits::MAX_REDISPATCH_AGE_DAYS;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What must be known to decide about a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -15,8 +16,8 @@ pub struct ToolCall {
     pub decided: Option<ToolCallDecided>,
     /// Every sending, oldest first.
     pub attempts: Vec<ToolDispatched>,
-    /// How far the device has said to be.
-    pub phase: Option<Phase>,
+    /// How far the device has said to be, by attempt.
+    pub phases: BTreeMap<u32, Phase>,
     /// Whether the wait for the newest attempt ended without a result.
     pub timed_out: bool,
     /// The newest attempt that was taken back.
@@ -133,7 +134,8 @@ impl Decider for ToolCall {
                 if !self.attempts.iter().any(|attempt| attempt.attempt_no == attempt_no) {
                     return Err(ToolCallError::NoSuchAttempt { attempt_no });
                 }
-                if self.is_settled() || self.phase == Some(phase) {
+                // Only forward: what a device repeats or takes back would let it write without end.
+                if self.is_settled() || self.phases.get(&attempt_no).is_some_and(|reached| *reached >= phase) {
                     return Ok(vec![]);
                 }
                 Ok(vec![ToolReceived { attempt_no, phase }.into()])
@@ -182,10 +184,12 @@ impl Decider for ToolCall {
             }
             ToolCallEvent::ToolDispatched(e) => {
                 self.attempts.push(e.clone());
-                self.phase = None;
                 self.timed_out = false;
             }
-            ToolCallEvent::ToolReceived(e) => self.phase = Some(e.phase),
+            ToolCallEvent::ToolReceived(e) => {
+                let reached = self.phases.entry(e.attempt_no).or_insert(e.phase);
+                *reached = e.phase.max(*reached);
+            }
             ToolCallEvent::ToolCancelRequested(e) => self.cancelled_attempt = Some((e.attempt_no, e.reason)),
             ToolCallEvent::ToolWaitTimedOut(_) => self.timed_out = true,
             ToolCallEvent::ToolResultRecorded(e) => {

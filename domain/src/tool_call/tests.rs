@@ -336,17 +336,45 @@ fn an_attempt_is_taken_back_once_and_never_after_it_is_settled() {
 }
 
 #[test]
-fn progress_is_recorded_when_it_is_news_and_never_after_the_result() {
+fn progress_is_recorded_when_it_goes_forward_and_never_after_the_result() {
     let receive = |attempt_no, phase| Command::Receive { attempt_no, phase };
     let received = |attempt_no, phase| Event::from(ToolReceived { attempt_no, phase });
-    check(&sent(1), receive(1, Phase::Reserved), Ok(vec![received(1, Phase::Reserved)]));
-    let reserved = [sent(1), vec![received(1, Phase::Reserved)]].concat();
-    check(&reserved, receive(1, Phase::Reserved), Ok(vec![]));
-    check(&reserved, receive(1, Phase::Confirming), Ok(vec![received(1, Phase::Confirming)]));
-    let again = [reserved, vec![dispatched(2)]].concat();
-    check(&again, receive(2, Phase::Reserved), Ok(vec![received(2, Phase::Reserved)]));
-    check(&sent(1), receive(2, Phase::Reserved), Err(ToolCallError::NoSuchAttempt { attempt_no: 2 }));
-    check(&settled(ResultStatus::Succeeded), receive(1, Phase::Executing), Ok(vec![]));
+    let phases = [Phase::Reserved, Phase::Confirming, Phase::Executing];
+    for phase in phases {
+        check(&sent(1), receive(1, phase), Ok(vec![received(1, phase)]));
+        check(&settled(ResultStatus::Succeeded), receive(1, phase), Ok(vec![]));
+        check(&sent(1), receive(2, phase), Err(ToolCallError::NoSuchAttempt { attempt_no: 2 }));
+    }
+    for (reached, before) in phases.into_iter().enumerate() {
+        for (next, phase) in phases.into_iter().enumerate() {
+            let given = [sent(1), vec![received(1, before)]].concat();
+            let news = if next > reached { vec![received(1, phase)] } else { vec![] };
+            check(&given, receive(1, phase), Ok(news));
+            // A log of the time when a phase could go back still never lets it go forward twice.
+            let back = [given, vec![received(1, Phase::Executing), received(1, before)]].concat();
+            check(&back, receive(1, phase), Ok(vec![]));
+            // Another attempt starts over, and does not open the earlier one again.
+            let again = [sent(1), vec![received(1, before), dispatched(2)]].concat();
+            check(&again, receive(2, phase), Ok(vec![received(2, phase)]));
+            let both = [again, vec![received(2, Phase::Reserved)]].concat();
+            let news = if next > reached { vec![received(1, phase)] } else { vec![] };
+            check(&both, receive(1, phase), Ok(news));
+        }
+    }
+}
+
+#[test]
+fn a_device_that_goes_back_and_forth_writes_no_more_than_three_phases_an_attempt() {
+    let mut call = fold(&sent(2));
+    let mut recorded = 0;
+    for round in 0..100 {
+        for phase in [Phase::Confirming, Phase::Reserved, Phase::Executing, Phase::Confirming] {
+            let events = call.decide(Command::Receive { attempt_no: 1 + round % 2, phase }).expect("an attempt");
+            recorded += events.len();
+            events.iter().for_each(|event| call.evolve(event));
+        }
+    }
+    assert_eq!(recorded, 2 * 2, "confirming and executing, once for each attempt");
 }
 
 #[test]
