@@ -6,6 +6,7 @@
 # Used when it is there (the tests say so when they are skipped):
 #   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
 #                        tests/peers/aimock; the tests fetch their packages with `npm ci`
+#   python3 with venv    schemathesis, which pip fetches (tests/peers/schemathesis) into target/
 # Rust itself comes from rustup; rust-toolchain is whatever cargo the machine has, 1.90 or newer.
 set -euo pipefail
 cd "$(dirname "$0")/.."

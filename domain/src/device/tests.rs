@@ -3,6 +3,7 @@
 use super::*;
 use crate::ErrorCode;
 use crate::aggregate::Decider;
+use crate::event::Role;
 use crate::limits::{MAX_OPEN_TICKETS, TICKET_TTL_MS};
 use crate::protocol::RegisteredTool;
 use crate::time::Timestamp;
@@ -192,4 +193,15 @@ fn a_stream_key_names_its_user_and_device() {
     assert_eq!(key, "alice/laptop");
     assert_eq!(parse_stream_key(&key), Some(("alice".into(), "laptop".into())));
     assert_eq!(parse_stream_key("alice"), None);
+}
+
+#[test]
+fn a_read_of_somebody_elses_device_is_recorded_and_changes_nothing() {
+    let mut device = Device::default();
+    let read = DeviceCommand::RecordRead { by: "carol".into(), role: Role::Auditor, what: "devices".into() };
+    let expected = DeviceRead { by: "carol".into(), role: Role::Auditor, what: "devices".into() };
+    let events = device.decide(read).expect("recorded");
+    assert_eq!(events, [expected.into()]);
+    events.iter().for_each(|event| device.evolve(event));
+    assert_eq!(device, Device::default());
 }
