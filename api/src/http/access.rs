@@ -67,7 +67,6 @@ pub async fn record(
     what: &'static str,
 ) -> ApiResult<()> {
     let others = subjects.into_iter().filter(|subject| !is_own(caller, subject));
-    // Boxed owners of what they need: one task each would outlive a client that goes away.
     let recorded = others.map(|subject| record_one(app.clone(), caller.clone(), subject, what)).collect::<Vec<_>>();
     stream::iter(recorded).buffer_unordered(RECORDED_AT_ONCE).try_collect::<()>().await
 }
