@@ -2,6 +2,7 @@
 
 use devmind_tests::sse::{events, interrupts};
 use devmind_tests::{Client, Question, Script, ScriptedModel, TestServer, agui, new_id};
+use devmind_domain::ErrorCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -111,8 +112,10 @@ async fn a_resume_must_name_every_open_approval_and_then_all_are_answered_in_one
             answers.iter().map(|(id, approved)| (id.as_str(), "resolved", json!({ "approved": approved }))).collect();
         with_resume(input("t", run, &[]), &entries)
     };
+    let head = server.log().head().await;
     let part = refused(&ann, &resume("r2", &[answer(&open[0], true)])).await;
     assert_eq!(part, (400, "INTERRUPT_MISMATCH".to_owned()));
+    assert_eq!(server.log().head().await, head, "a refused answer is not recorded");
     assert_eq!(model.times_asked(), 1);
     assert!(server.log().of("ToolDispatched").await.is_empty(), "part of the answers begins nothing");
     let events = run(&ann, &resume("r3", &[answer(&open[0], true), answer(&open[1], false)])).await;
@@ -120,6 +123,22 @@ async fn a_resume_must_name_every_open_approval_and_then_all_are_answered_in_one
     let verdicts: Vec<_> = agui::results(&events).iter().map(|result| result["ok"].clone()).collect();
     assert_eq!(verdicts, [json!(true), json!(false)]);
     assert_eq!(server.log().of("ToolDispatched").await.len(), 1);
+    server.finish().await;
+}
+
+/// A client keeps the answers it gave until a run ends well, and sends them with every later one.
+#[tokio::test]
+async fn a_new_question_after_a_resume_that_failed_is_asked_though_the_old_answers_come_with_it() {
+    let (server, model) = with([Script::calls(&DEMO), Script::new().fail(ErrorCode::ModelRefused), Script::say("here I am")]).await;
+    let ann = server.client("ann");
+    let open = interrupts(&run(&ann, &input("t", "r1", &[("user", "the text")])).await);
+    let answers = [(open[0].as_str(), "resolved", json!({ "approved": true }))];
+    let failed = run(&ann, &with_resume(input("t", "r2", &[]), &answers)).await;
+    assert!(agui::error_code(&failed).starts_with("MODEL_"), "{failed:?}");
+    let next = input("t", "r3", &[("user", "the text"), ("user", "are you there?")]);
+    let events = run(&ann, &with_resume(next, &answers)).await;
+    agui::assert_success(&events);
+    assert_eq!(model.said(2).last().unwrap().1, "are you there?");
     server.finish().await;
 }
 

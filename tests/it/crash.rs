@@ -65,6 +65,26 @@ async fn after_a_kill_every_run_is_where_it_belongs_and_no_conversation_is_block
     server.finish().await;
 }
 
+#[tokio::test]
+async fn a_killed_process_is_lost_to_one_of_another_name_which_settles_its_run_and_its_calls() {
+    let endpoint = ModelEndpoint::start([Reply::stream().text("half").hold()]).await;
+    let url = endpoint.url();
+    let model = [("MODEL_BASE_URL", url.as_str()), ("MODEL_NAME", "scripted")];
+    let server = ServerProcess::start(&model).await;
+    let ann = server.client("ann");
+    let asked = ann.ask(&Question::new("go")).await;
+    let mut stream = ann.stream(&asked).await;
+    stream.until("text", |event| event["delta"] == "half").await;
+    let renamed = [model[0], model[1], ("DEVMIND_NODE_ID", "other")];
+    let server = server.kill().await.start_with(&renamed).await;
+    assert_eq!(server.client("ann").turn(&asked).await["error_code"], "SERVER_RESTARTED");
+    let lost = server.log().await.one("NodeLost").await;
+    assert_eq!(lost.payload, json!({ "node_id": "local", "epoch": 1 }));
+    let again = server.kill().await.start_with(&renamed).await;
+    again.log().await.one("NodeLost").await;
+    again.finish().await;
+}
+
 /// B10.
 #[tokio::test]
 async fn a_kill_after_the_answer_that_made_the_calls_leaves_one_result_for_each_of_them() {

@@ -71,6 +71,25 @@ async fn a_key_of_another_request_is_refused_by_every_route_and_conversation_and
     server.finish().await;
 }
 
+#[tokio::test]
+async fn an_answer_to_an_approval_under_the_key_of_another_request_is_refused_and_appends_nothing() {
+    let script = Script::calls(&[("a", "demo_text", "{}")]);
+    let server = TestServer::with_scripted(ScriptedModel::new([script])).await;
+    let ann = server.client("ann");
+    let (asked, _) = ann.converse(&Question::new("the demo text").key("k")).await;
+    let turns = ann.get(&format!("/api/turns?conversation_id={}", asked.conversation_id)).await.ok();
+    let interrupt = turns[0]["pending_approvals"][0]["interrupt_id"].clone();
+    let head = server.log().head().await;
+    let answer = json!({ "interrupt_id": interrupt, "approved": true, "idempotency_key": "k" });
+    assert_eq!(ann.post("/api/runs/resume", &answer).await.refused(), (409, "IDEMPOTENCY_CONFLICT"));
+    assert_eq!(server.log().head().await, head);
+    // Nothing was decided: the person may still say no.
+    let no = json!({ "interrupt_id": interrupt, "approved": false, "idempotency_key": "other" });
+    ann.post("/api/runs/resume", &no).await.ok();
+    assert_eq!(server.log().one("InterruptResolved").await.payload["approved"], false);
+    server.finish().await;
+}
+
 /// B19.
 #[tokio::test]
 async fn twenty_at_once_with_one_key_are_one_turn_and_twenty_equal_replies() {

@@ -126,6 +126,7 @@ fn cases(own: &Anns) -> Vec<Case> {
         open("get /api/desktop/ws", (400, "PROTOCOL_ERROR")),
         open("get /healthz", OK),
         open("get /readyz", OK),
+        open("get /metrics", OK),
         open("get /openapi.json", OK),
     ]
 }

@@ -21,6 +21,7 @@ mod foreign_model;
 mod idempotency;
 mod identity;
 mod killed;
+mod metrics;
 mod model_answers;
 mod model_failures;
 mod model_retries;

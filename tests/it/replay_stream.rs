@@ -295,3 +295,17 @@ async fn a_stream_is_its_owners_and_an_id_that_is_none_is_refused() {
     }
     server.finish().await;
 }
+
+#[tokio::test]
+async fn text_that_was_shown_is_recorded_in_time_also_when_nothing_follows_it() {
+    let model = ScriptedModel::new([Script::new().text("half").hold()]);
+    let server = TestServer::with_scripted(model).await;
+    let ann = server.client("ann");
+    let asked = ann.ask(&Question::new("go")).await;
+    let mut stream = ann.stream(&asked).await;
+    stream.until("text", |event| event["delta"] == "half").await;
+    let recorded = server.log().wait_kind("AnswerProgressed").await;
+    assert_eq!(recorded.payload["text"], "half");
+    assert_eq!(ann.stop(&asked.run_id).await, "cancelled");
+    server.finish().await;
+}

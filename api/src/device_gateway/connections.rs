@@ -120,6 +120,16 @@ impl Connections {
         self.lock().get(&key).filter(|connection| connection.is_synced()).cloned()
     }
 
+    /// How many devices have a socket at this process.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether no device has a socket at this process.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Closes every socket.
     pub fn close_all(&self, closing: &Closing) {
         for connection in self.lock().values() {

@@ -17,7 +17,7 @@ use axum::extract::State;
 use axum::response::Response;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
-use devmind_domain::conversation::{Conversation, LatestTurn, RunStatus};
+use devmind_domain::conversation::{Conversation, InterruptStatus, RunStatus};
 use devmind_domain::ids::{ConversationId, InterruptId, UserId};
 use devmind_domain::limits::MAX_CONTENT_CHARS;
 use devmind_ledger::load;
@@ -43,7 +43,7 @@ pub async fn run(
 ) -> ApiResult<Response> {
     let conversation_id = conversation_of(&app, &user, &input.thread_id).await?;
     let key = format!("agui:{}", sha256_hex(format!("{}/{}", input.thread_id, input.run_id).as_bytes()));
-    let prepared = match intent(&app, &conversation_id, &input).await? {
+    let prepared = match intent(&app, &user, &conversation_id, &input).await? {
         Intent::Answer(decisions) => prepare_resume(&app, &user, key, decisions).await?,
         Intent::Ask { abandon } => ask(&app, &user, key, conversation_id, &input, abandon).await?,
     };
@@ -98,38 +98,48 @@ enum Intent {
 }
 
 /// Reads the client's intent, and refuses what cannot be carried out whole before anything is appended.
-async fn intent(app: &App, conversation_id: &ConversationId, input: &RunAgentInput) -> ApiResult<Intent> {
-    let entries = &input.resume;
-    if entries.is_empty() {
-        return Ok(Intent::Ask { abandon: false });
+async fn intent(
+    app: &App,
+    user: &UserId,
+    conversation_id: &ConversationId,
+    input: &RunAgentInput,
+) -> ApiResult<Intent> {
+    for entry in &input.resume {
+        check_belongs(app, user, conversation_id, &entry.interrupt_id).await?;
     }
     let (conversation, _) = load::<Conversation>(app.ledger.reader(), conversation_id.as_str()).await?;
-    let interrupts = || conversation.latest.iter().flat_map(|turn| &turn.interrupts);
-    let open: BTreeSet<&str> =
-        conversation.latest.iter().flat_map(LatestTurn::open_interrupts).map(|own| own.interrupt_id.as_str()).collect();
-    let named: BTreeSet<&str> = entries.iter().map(|entry| entry.interrupt_id.as_str()).collect();
-    // A client carries the answers it gave once in every later run until one ends well: with a new
-    // question after them they are history.
-    if open.is_empty() && input.question().is_some() {
+    let interrupts = conversation.latest.as_ref().map(|turn| turn.interrupts.as_slice()).unwrap_or_default();
+    let ids = |open_only: bool| {
+        let wanted = interrupts.iter().filter(move |own| !open_only || own.status == InterruptStatus::Open);
+        wanted.map(|own| own.interrupt_id.as_str()).collect::<BTreeSet<_>>()
+    };
+    let (known, open) = (ids(false), ids(true));
+    // A client carries the answers it gave in every later run until one ends well; those about
+    // earlier pauses are history, and with a new question after them all are.
+    let entries: Vec<_> = input.resume.iter().filter(|entry| known.contains(entry.interrupt_id.as_str())).collect();
+    if entries.is_empty() || open.is_empty() && input.question().is_some() {
         return Ok(Intent::Ask { abandon: false });
     }
-    if let Some(foreign) = named.iter().find(|id| !interrupts().any(|own| own.interrupt_id.as_str() == **id)) {
-        return Err(ApiError::new(
-            ErrorCode::InterruptMismatch,
-            format!("{foreign} is no approval of this thread's latest turn"),
-        ));
+    if open.iter().any(|id| !entries.iter().any(|entry| entry.interrupt_id == **id)) {
+        let message = "resume must answer every open approval of the thread";
+        return Err(ApiError::new(ErrorCode::InterruptMismatch, message));
     }
-    if open.iter().any(|id| !named.contains(id)) {
-        return Err(ApiError::new(
-            ErrorCode::InterruptMismatch,
-            "resume must answer every open approval of the thread",
-        ));
-    }
-    let cancelled = entries.iter().filter(|entry| entry.status == "cancelled").count();
-    match cancelled {
-        0 => entries.iter().map(decision).collect::<ApiResult<_>>().map(Intent::Answer),
+    match entries.iter().filter(|entry| entry.status == "cancelled").count() {
+        0 => entries.into_iter().map(decision).collect::<ApiResult<_>>().map(Intent::Answer),
         all if all == entries.len() => Ok(Intent::Ask { abandon: true }),
         _ => Err(ApiError::field("resume", "answer every approval or cancel every one")),
+    }
+}
+
+/// Unknown → 404, somebody else's → 403, another thread's → 400.
+async fn check_belongs(app: &App, user: &UserId, conversation_id: &ConversationId, id: &str) -> ApiResult<()> {
+    match app.views.conversation_of_interrupt(&InterruptId::from(id)).await? {
+        None => Err(ApiError::of(ErrorCode::InterruptNotFound)),
+        Some(own) if own == *conversation_id => Ok(()),
+        Some(other) if app.views.conversation_owner(&other).await?.as_ref() == Some(user) => {
+            Err(ApiError::new(ErrorCode::InterruptMismatch, format!("{id} is no approval of this thread")))
+        }
+        Some(_) => Err(ApiError::of(ErrorCode::Forbidden)),
     }
 }
 

@@ -9,6 +9,7 @@ mod extract;
 mod fields;
 mod health;
 mod ledger;
+mod metrics;
 mod openapi;
 mod runs;
 mod streams;
@@ -58,6 +59,7 @@ fn open() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(devices::socket))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
+        .routes(routes!(metrics::metrics))
         .routes(routes!(openapi::document))
 }
 

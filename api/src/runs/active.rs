@@ -74,6 +74,16 @@ impl ActiveRuns {
         }
     }
 
+    /// How many runs are under way in this process.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether no run is under way in this process.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Whether the run is under way in this process.
     pub fn contains(&self, run_id: &RunId) -> bool {
         self.lock().iter().any(|entry| entry.run_id == *run_id)
