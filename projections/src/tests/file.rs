@@ -3,7 +3,7 @@
 use crate::check::check;
 use crate::testing::*;
 use crate::views::Views;
-use devmind_domain::conversation::RunKind;
+use devmind_domain::conversation::{InterruptCancelReason, RunKind};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use std::fs;
@@ -99,6 +99,25 @@ async fn a_file_that_is_gone_damaged_newer_or_older_comes_back_from_the_log() {
     // Where nothing is wrong, nothing is made anew.
     meddle(&file, "UPDATE projection_position SET known_types = 'fewer'; DELETE FROM turns").await;
     assert_eq!(rows_at_the_head(&bench).await.len(), expected.len() - 1);
+}
+
+#[tokio::test]
+async fn views_of_before_calls_waited_are_migrated_and_made_anew() {
+    let mut bench = Bench::new().await;
+    let asked = [requested("thread-r1:i1", "r1"), raised("c1", "i1", "r1", "t1", None)];
+    let stopped = withdrawn("c1", "i1", InterruptCancelReason::RunStopped);
+    bench.append(story().into_iter().chain(asked).chain([stopped])).await;
+    let expected = rows_at_the_head(&bench).await;
+    assert!(expected.iter().any(|row| row.contains("APPROVAL_CANCELLED")), "{expected:?}");
+    let before = "DROP INDEX tool_calls_of_interrupt; DROP INDEX tool_calls_of_waiting_run; \
+        ALTER TABLE tool_calls DROP COLUMN interrupt_id; ALTER TABLE tool_calls DROP COLUMN waiting_run_id; \
+        ALTER TABLE tool_calls DROP COLUMN approval_expired; ALTER TABLE tool_calls DROP COLUMN concluded; \
+        DELETE FROM _sqlx_migrations WHERE version = 2; \
+        UPDATE tool_calls SET status = 'created', error_code = NULL WHERE error_code = 'APPROVAL_CANCELLED'; \
+        UPDATE projection_position SET version = 1 WHERE name = 'tool_call'";
+    meddle(&bench.views_file(), before).await;
+    assert_eq!(rows_at_the_head(&bench).await, expected);
+    assert!(!bench.folder.path().join("views.sqlite.set-aside").exists(), "the file itself is of use");
 }
 
 #[tokio::test]

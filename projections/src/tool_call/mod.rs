@@ -7,12 +7,15 @@
 //! `timed_out` when its socket closes later, because that is what the model was told, and a call
 //! lost with its socket keeps `RESULT_UNKNOWN` when the server restarts after that.
 //! `error_code` names the cause: of a settled call its own, of a provisional one the reason.
+//! A `created` call that waited for a person in vain is concluded to be `rejected` ([`waiting`]): that
+//! is shown as settled, and still gives way as a provisional status does.
 
 mod read;
 mod rows;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub use read::*;
 pub use rows::*;
@@ -29,10 +32,10 @@ use devmind_domain::tool_call::*;
 /// The projection.
 pub(crate) struct ToolCalls;
 
-/// A call that can still be settled.
+/// A call that can still be settled by its own stream.
 macro_rules! provisional {
     () => {
-        "status IN ('created', 'dispatched', 'timed_out', 'unknown')"
+        "(status IN ('created', 'dispatched', 'timed_out', 'unknown') OR concluded)"
     };
 }
 
@@ -71,7 +74,7 @@ impl Projection for ToolCalls {
         "tool_call"
     }
     fn version(&self) -> u32 {
-        1
+        2
     }
     fn tables(&self) -> &'static [&'static str] {
         &["tool_calls", "tool_attempts"]
@@ -82,7 +85,9 @@ impl Projection for ToolCalls {
     fn changes(&self, event: &RecordedEvent, decoded: &DomainEvent) -> Vec<Change> {
         match decoded {
             DomainEvent::ToolCall(decoded) => tool_call_changes(event, decoded),
-            DomainEvent::Conversation(decoded) => run_ended(event, decoded),
+            DomainEvent::Conversation(decoded) => {
+                [run_ended(event, decoded), waiting::changes(event, decoded)].concat()
+            }
             DomainEvent::Device(decoded) => socket_ended(event, decoded),
             DomainEvent::Node(decoded) => process_ended(event, decoded),
             DomainEvent::Thread(_) => vec![],
@@ -98,8 +103,8 @@ fn tool_call_changes(event: &RecordedEvent, decoded: &ToolCallEvent) -> Vec<Chan
             Decision::Allow | Decision::Ask => vec![],
             Decision::Deny => vec![change!(
                 concat!(
-                    "UPDATE tool_calls SET status = 'rejected', error_code = $2, error_message = $3, settled_at = $4 \
-                     WHERE tool_call_id = $1 AND ",
+                    "UPDATE tool_calls SET status = 'rejected', error_code = $2, error_message = $3, settled_at = $4, \
+                     concluded = FALSE WHERE tool_call_id = $1 AND ",
                     provisional!()
                 ),
                 id,
@@ -210,7 +215,7 @@ fn dispatched(event: &RecordedEvent, id: &str, e: &ToolDispatched) -> Vec<Change
             concat!(
                 "UPDATE tool_calls SET status = 'dispatched', error_code = NULL, attempt_no = $2, dispatch_run_id = $3, \
                  node_id = $4, dispatch_epoch = $5, connection_id = $6, cancel_reason = NULL, dispatched_at = $7, \
-                 wait_ended_at = NULL \
+                 wait_ended_at = NULL, concluded = FALSE, error_message = NULL, settled_at = NULL \
                  WHERE tool_call_id = $1 AND ",
                 provisional!()
             ),
@@ -275,8 +280,8 @@ fn result_recorded(event: &RecordedEvent, id: &str, e: &ToolResultRecorded) -> V
         change!(
             concat!(
                 "UPDATE tool_calls SET status = $2, error_code = $3, error_message = $4, executed_attempt_no = $5, \
-                 output = $6, output_sha256 = $7, origin = $8, started_at = $9, finished_at = $10, settled_at = $11 \
-                 WHERE tool_call_id = $1 AND ",
+                 output = $6, output_sha256 = $7, origin = $8, started_at = $9, finished_at = $10, settled_at = $11, \
+                 concluded = FALSE WHERE tool_call_id = $1 AND ",
                 provisional!()
             ),
             id,

@@ -1,10 +1,13 @@
 //! The fold of a call's status, every provisional state against every later event.
 
+mod waiting;
+
 use crate::testing::*;
 use crate::tool_call::ToolCallQuery;
-use devmind_domain::conversation::RunCancelReason;
+use devmind_domain::conversation::{InterruptCancelReason, RunCancelReason};
 use devmind_domain::tool_call::*;
 use serde_json::json;
+use waiting::{asked, resumed};
 
 fn timed_out(attempt_no: u32) -> Fact {
     tool_call("k", ToolWaitTimedOut { attempt_no, after_ms: 120_000 })
@@ -14,6 +17,9 @@ fn taken_back(reason: CancelReason) -> Fact {
 }
 fn acked(disposition: Disposition) -> Fact {
     tool_call("k", ToolResultAcked { connection_id: "x1".into(), disposition })
+}
+fn stopped() -> Fact {
+    cancelled("c1", "r2", RunCancelReason::Stopped, "")
 }
 fn denied() -> Fact {
     let (stage, code, by) = ("device".into(), "DEVICE_OFFLINE".into(), "policy".into());
@@ -27,7 +33,8 @@ async fn status(facts: &[Fact]) -> String {
     format!("{} {}", row["status"].as_str().expect("a call"), row["error_code"].as_str().unwrap_or("-"))
 }
 
-/// A call in each provisional state, sent (where it was) on socket x1 by run r1, process n1, start 1.
+/// A call in each provisional state, sent (where it was) on socket x1 by run r1, process n1, start 1, and left
+/// (where a person was asked) to run r2. A conclusion from the end of a wait is provisional, too.
 fn provisional() -> Vec<(&'static str, Vec<Fact>)> {
     let sent = vec![requested("k", "r1"), dispatched("k", 1, 1, Some("x1"))];
     let with = |fact: Fact| [sent.clone(), vec![fact]].concat();
@@ -38,6 +45,11 @@ fn provisional() -> Vec<(&'static str, Vec<Fact>)> {
         ("unknown RESULT_UNKNOWN", with(disconnected("ann/d1", "x1"))),
         ("unknown SERVER_RESTARTED", with(node_started(2))),
         ("unknown RUN_CANCELLED", with(taken_back(CancelReason::RunCancelled))),
+        ("created -", asked([resolved("c1", "i1", true), resumed()])),
+        ("created -", asked([expired("c1", "i1"), resumed()])),
+        ("rejected APPROVAL_CANCELLED", asked([withdrawn("c1", "i1", InterruptCancelReason::RunStopped)])),
+        ("rejected APPROVAL_EXPIRED", asked([expired("c1", "i1"), resumed(), stopped()])),
+        ("rejected ABORTED_BEFORE_DISPATCH", asked([resolved("c1", "i1", true), resumed(), stopped()])),
     ]
 }
 
@@ -110,6 +122,7 @@ async fn a_provisional_status_gives_way_to_any_report_and_to_another_dispatch() 
             assert_eq!(status(&after).await, settled, "{before}, then {settlement:?}");
         }
         let again = [history.clone(), vec![dispatched("k", 2, 2, Some("x2"))]].concat();
+        assert_eq!(row_of(&again).await["settled_at"], serde_json::Value::Null, "{before}, then another dispatch");
         assert_eq!(status(&again).await, "dispatched -", "{before}, then another dispatch");
     }
 }
@@ -144,7 +157,8 @@ async fn a_settled_status_is_never_overwritten() {
 /// Everything of a call that a result sets.
 async fn row_of(facts: &[Fact]) -> serde_json::Value {
     let store = store_of(&recorded(facts), facts.len()).await;
-    let columns = "status, error_code, error_message, executed_attempt_no, output, output_sha256, settled_at";
+    let columns =
+        "status, error_code, error_message, executed_attempt_no, output, output_sha256, settled_at, concluded";
     row(&store, columns, "tool_calls").await
 }
 
