@@ -1,8 +1,8 @@
 //! `POST /api/agui`: clients that know AG-UI and nothing of this product.
 
+use devmind_domain::ErrorCode;
 use devmind_tests::sse::{events, interrupts};
 use devmind_tests::{Client, Question, Script, ScriptedModel, TestServer, agui, new_id};
-use devmind_domain::ErrorCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -129,7 +129,8 @@ async fn a_resume_must_name_every_open_approval_and_then_all_are_answered_in_one
 /// A client keeps the answers it gave until a run ends well, and sends them with every later one.
 #[tokio::test]
 async fn a_new_question_after_a_resume_that_failed_is_asked_though_the_old_answers_come_with_it() {
-    let (server, model) = with([Script::calls(&DEMO), Script::new().fail(ErrorCode::ModelRefused), Script::say("here I am")]).await;
+    let (server, model) =
+        with([Script::calls(&DEMO), Script::new().fail(ErrorCode::ModelRefused), Script::say("here I am")]).await;
     let ann = server.client("ann");
     let open = interrupts(&run(&ann, &input("t", "r1", &[("user", "the text")])).await);
     let answers = [(open[0].as_str(), "resolved", json!({ "approved": true }))];
