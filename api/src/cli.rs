@@ -65,7 +65,15 @@ struct ServeArgs {
 /// Runs the program.
 pub fn run(cli: Cli) -> ExitCode {
     // Settings of a `.env` count as environment; a missing file is no fault.
-    drop(dotenvy::dotenv());
+    if let Err(error) = dotenvy::dotenv()
+        && !error.not_found()
+    {
+        return fail(
+            ErrorCode::ConfigInvalid,
+            &format!("the .env file cannot be read: {error}"),
+            Some("correct it, or remove it"),
+        );
+    }
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(if matches!(cli.command, Some(Command::Demo(_))) { "warn" } else { "info" })
     });
@@ -79,6 +87,8 @@ pub fn run(cli: Cli) -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
+        // A log that cannot be written must not end the program that writes it.
+        .log_internal_errors(false)
         .init();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
@@ -100,8 +110,8 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 fn fail(code: ErrorCode, message: &str, hint: Option<&str>) -> ExitCode {
-    eprintln!("error[{code}]: {message}");
-    eprintln!("hint: {}", hint.unwrap_or(code.help()));
+    crate::note!("error[{code}]: {message}");
+    crate::note!("hint: {}", hint.unwrap_or(code.help()));
     ExitCode::FAILURE
 }
 
@@ -113,17 +123,19 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
     let server = Server::open(&config).await?;
     crate::say!("listening on http://{}", server.address());
     match &config.model {
-        Some(model) => eprintln!("model: {} at {}", model.name, model.base_url()),
+        Some(model) => crate::note!("model: {} at {}", model.name, model.base_url()),
         None => {
-            eprintln!("model: the built-in demo model (set MODEL_BASE_URL, MODEL_NAME, MODEL_API_KEY for a real one)")
+            crate::note!(
+                "model: the built-in demo model (set MODEL_BASE_URL, MODEL_NAME, MODEL_API_KEY for a real one)"
+            )
         }
     }
-    eprintln!("ledger: {}", config.data.display());
+    crate::note!("ledger: {}", config.data.display());
     if config.identities().development {
-        eprintln!("development mode: X-Dev-User names the user (X-Dev-Role the role), on this machine only");
+        crate::note!("development mode: X-Dev-User names the user (X-Dev-Role the role), on this machine only");
     }
     server.serve(stop).await;
-    eprintln!("stopped");
+    crate::note!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -135,14 +147,14 @@ fn stop_signal() -> Result<CancellationToken, StartError> {
     let token = stop.clone();
     tokio::spawn(async move {
         signal.await;
-        eprintln!("stopping");
+        crate::note!("stopping");
         token.cancel();
     });
     Ok(stop)
 }
 
 #[cfg(unix)]
-fn first_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
+pub(crate) fn first_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
@@ -154,7 +166,7 @@ fn first_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
 }
 
 #[cfg(not(unix))]
-fn first_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
+pub(crate) fn first_signal() -> std::io::Result<impl Future<Output = ()> + Send> {
     Ok(async { drop(tokio::signal::ctrl_c().await) })
 }
 
@@ -175,8 +187,8 @@ fn token(user: &str, role: Role) -> Result<ExitCode, StartError> {
     }
     let token = new_secret().map_err(|error| StartError::new(ErrorCode::Internal, error.to_string()))?;
     crate::say!("{token}");
-    eprintln!("Give the line above to {user}; it is shown once. Put these lines into {DEFAULT_FILE}:\n");
+    crate::note!("Give the line above to {user}; it is shown once. Put these lines into {DEFAULT_FILE}:\n");
     let hash = sha256_hex(token.as_bytes());
-    eprintln!("[[users]]\nname = \"{user}\"\nrole = \"{}\"\ntoken_sha256 = \"{hash}\"", role.as_str());
+    crate::note!("[[users]]\nname = \"{user}\"\nrole = \"{}\"\ntoken_sha256 = \"{hash}\"", role.as_str());
     Ok(ExitCode::SUCCESS)
 }

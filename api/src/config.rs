@@ -25,8 +25,8 @@ pub struct ServerConfig {
     pub data: PathBuf,
     /// This process's name; two processes never share one.
     pub node_id: String,
-    /// Whether `X-Dev-User` names the user. Only on a loopback address.
-    pub development: bool,
+    /// Whether `X-Dev-User` names the user, on a loopback address only. Absent: as long as nobody has a token.
+    pub development: Option<bool>,
     /// People with a token.
     pub users: Vec<TokenUser>,
     /// Browser origins (`https://host:port`) that may open the device socket.
@@ -63,7 +63,7 @@ impl Default for ServerConfig {
             listen: "127.0.0.1:8787".to_owned(),
             data: "data".into(),
             node_id: "local".to_owned(),
-            development: true,
+            development: None,
             users: Vec::new(),
             allowed_origins: Vec::new(),
             model: None,
@@ -163,6 +163,9 @@ impl ServerConfig {
                  run `devmind token --user NAME` and put its line into {DEFAULT_FILE}"
             )));
         }
+        if !self.is_development() && self.users.iter().all(|user| user.disabled) {
+            return Err(ConfigError::invalid("development is off and no user has a token: nobody could ask"));
+        }
         if self.model_first_byte_ms == 0 || self.model_idle_ms == 0 {
             return Err(ConfigError::invalid("model_first_byte_ms and model_idle_ms must not be 0"));
         }
@@ -188,13 +191,18 @@ impl ServerConfig {
         self.node_id.as_str().into()
     }
 
+    /// Whether the development headers may count: unless it is said, as long as nobody has a token.
+    fn is_development(&self) -> bool {
+        self.development.unwrap_or(self.users.is_empty())
+    }
+
     /// Who may ask. The development headers never count where other machines can reach the server.
     pub fn identities(&self) -> Identities {
         let loopback = self.address().is_ok_and(|address| address.ip().is_loopback());
         let tokens = self.users.iter().filter(|user| !user.disabled).map(|user| {
             (user.token_sha256.to_lowercase(), Caller { user_id: user.name.as_str().into(), role: user.role })
         });
-        Identities { tokens: tokens.collect(), development: self.development && loopback }
+        Identities { tokens: tokens.collect(), development: self.is_development() && loopback }
     }
 }
 
@@ -225,12 +233,28 @@ mod tests {
     }
 
     #[test]
+    fn development_identities_end_with_the_first_token_unless_they_are_asked_for() {
+        let user = format!("[[users]]\nname = \"ann\"\ntoken_sha256 = \"{}\"\n", "0".repeat(64));
+        for (text, expected) in [
+            (String::new(), true),
+            (user.clone(), false),
+            (format!("development = true\n{user}"), true),
+            (format!("development = false\n{user}"), false),
+            (format!("development = true\nlisten = \"0.0.0.0:1\"\n{user}"), false),
+        ] {
+            let config = load(&text, Flags::default()).expect("good");
+            assert_eq!(config.identities().development, expected, "{text}");
+        }
+    }
+
+    #[test]
     fn settings_that_cannot_be_used_are_named() {
         for (text, complaint) in [
             ("listne = \"127.0.0.1:1\"", "listne"),
             ("listen = \"localhost\"", "ADDRESS_INVALID"),
             ("listen = \"0.0.0.0:1\"", "devmind token"),
             ("node_id = \"a/b\"", "node_id"),
+            ("development = false", "nobody could ask"),
             ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"", "token_sha256"),
             ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"\nrole = \"root\"", "root"),
             (&[user("ann", 'a', ""), user("bob", 'A', "")].concat(), "stands twice"),

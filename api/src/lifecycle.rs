@@ -130,6 +130,7 @@ impl Server {
         let listener = bind(config.address()?).await?;
         let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;
         create_folder(&config.data)?;
+        refuse_lost_ledger(&config.data)?;
         let ledger =
             Ledger::open(&config.data.join(LEDGER_FILE)).await.map_err(|error| StartError::new(error.code(), error))?;
         let epoch = start_node(&ledger, config).await?;
@@ -225,6 +226,17 @@ fn create_folder(folder: &Path) -> Result<(), StartError> {
             format!("cannot use the data folder {}: {error}", folder.display()),
         )
     })
+}
+
+/// Views without their log are what is left of a history: a new log beside them would hide the loss.
+fn refuse_lost_ledger(folder: &Path) -> Result<(), StartError> {
+    let bytes = |name: &str| std::fs::metadata(folder.join(name)).map_or(0, |file| file.len());
+    if bytes(LEDGER_FILE) > 0 || bytes(VIEWS_FILE) == 0 {
+        return Ok(());
+    }
+    let message = format!("{} holds the views of a ledger, and {LEDGER_FILE} is gone or empty", folder.display());
+    let hint = format!("restore {LEDGER_FILE} from a copy; to begin a new ledger, remove {VIEWS_FILE}");
+    Err(StartError { hint: Some(hint), ..StartError::new(ErrorCode::LedgerCorrupt, message) })
 }
 
 /// Appends this start; everything that an older one had under way is unknown from here on.

@@ -21,6 +21,14 @@ use tracing_subscriber::EnvFilter;
 /// What is logged unless `RUST_LOG` says otherwise: problems; status lines tell the rest.
 const DEFAULT_LOG: &str = "warn";
 
+/// Prints a line to stderr, whether somebody reads it or not: `eprintln!` panics when nobody does.
+macro_rules! line {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        drop(writeln!(std::io::stderr(), $($words)*));
+    }};
+}
+
 /// Runs the program with these tools.
 pub fn main(tools: Vec<Arc<dyn LocalTool>>) -> ExitCode {
     let dotenv = dotenvy::dotenv();
@@ -30,6 +38,8 @@ pub fn main(tools: Vec<Arc<dyn LocalTool>>) -> ExitCode {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        // A log that cannot be written must not end the program that writes it.
+        .log_internal_errors(false)
         .init();
     match dotenv {
         Ok(_) => {}
@@ -57,7 +67,7 @@ async fn run(args: &Args, tools: Vec<Arc<dyn LocalTool>>) -> Result<(), DeviceEr
     options.tools = tools;
     let connected = format!("connected as {} to {}", options.identity, options.server);
     let device = Device::open(options, args.confirm()).await?;
-    eprintln!("device {}, workspace {}", device.device_id(), device.workspace().display());
+    line!("device {}, workspace {}", device.device_id(), device.workspace().display());
     let cancel = stop_on_signals()?;
     let lines = tokio::spawn(tell(device.status(), connected));
     let ended = device.run(cancel).await;
@@ -81,7 +91,7 @@ fn stop_on_signals() -> Result<CancellationToken, DeviceError> {
             }
         };
         next().await;
-        eprintln!("stopping");
+        line!("stopping");
         stopping.cancel();
         next().await;
         std::process::exit(1);
@@ -103,7 +113,7 @@ async fn tell(mut status: watch::Receiver<ConnectionStatus>, connected: String) 
             ConnectionStatus::Stopped { code: None, reason } => Some(reason.clone()),
         };
         if let Some(line) = line {
-            eprintln!("{line}");
+            line!("{line}");
         }
         if status.changed().await.is_err() {
             return;
@@ -113,12 +123,12 @@ async fn tell(mut status: watch::Receiver<ConnectionStatus>, connected: String) 
 
 /// Tells the error, its causes and what to do.
 fn failed(error: &DeviceError) -> ExitCode {
-    eprintln!("error[{}]: {error}", error.code());
+    line!("error[{}]: {error}", error.code());
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
-        eprintln!("  because: {inner}");
+        line!("  because: {inner}");
         cause = inner.source();
     }
-    eprintln!("hint: {}", error.hint());
+    line!("hint: {}", error.hint());
     ExitCode::FAILURE
 }

@@ -57,8 +57,7 @@ impl From<io::Error> for Failure {
 /// Tells a failure on stderr.
 pub(crate) fn report(failure: &Failure) -> ExitCode {
     if let Failure::Error { code, message, hint } = failure {
-        eprintln!("error[{code}]: {message}");
-        eprintln!("hint: {hint}");
+        crate::output::say(format_args!("error[{code}]: {message}\nhint: {hint}"));
     }
     ExitCode::from(1)
 }

@@ -41,7 +41,8 @@ impl Output {
 
 /// Something that is no data.
 pub(crate) fn say(text: impl Display) {
-    eprintln!("{text}");
+    // A reader of stderr that has gone is no reason to panic.
+    drop(writeln!(std::io::stderr(), "{text}"));
 }
 
 /// A progress bar with rate and remaining time, drawn where a person looks at stderr.

@@ -4,15 +4,25 @@ use crate::Verdict;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, say};
 use crate::store::open_ledger;
+use devmind_ledger::LedgerError;
 use devmind_ledger::verify::{Check, VerifyReport, verify};
 use serde_json::json;
 use std::path::Path;
 
 pub(crate) async fn run(data: &Path, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = open_ledger(data).await?;
-    let report = {
+    let verified = {
         let progress = Progress::new("verifying");
-        verify(&reader, |done, total| progress.set(done, total)).await?
+        verify(&reader, |done, total| progress.set(done, total)).await
+    };
+    let report = match verified {
+        Ok(report) => report,
+        // A file that cannot even be read through is a finding, not a failure of the tool.
+        Err(error @ LedgerError::Corrupt { .. }) => {
+            say(format_args!("verification failed: {error}"));
+            return Ok(Verdict::Broken);
+        }
+        Err(error) => return Err(error.into()),
     };
     if output.is_json() {
         print_json(&report, reader.ledger_id(), output)?;

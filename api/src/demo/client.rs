@@ -87,6 +87,12 @@ impl Client {
         Ok(turns.into_iter().next_back().map(|turn| turn.pending_approvals).unwrap_or_default())
     }
 
+    /// Stops the run.
+    pub async fn stop(&self, asked: &Asked) -> Result<(), StartError> {
+        let body = json!({ "run_id": asked.run_id });
+        self.send(self.http.post(format!("{}/api/runs/stop", self.base)).json(&body)).await.map(drop)
+    }
+
     /// Step one of going on: the answers, and the run that was prepared for them.
     pub async fn answer(&self, asked: &Asked, decisions: &[(InterruptId, bool)]) -> Result<Asked, StartError> {
         let entry = |(id, approved): &(InterruptId, bool)| json!({ "interrupt_id": id, "approved": approved });

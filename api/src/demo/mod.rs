@@ -79,10 +79,10 @@ pub async fn run(args: DemoArgs) -> Result<ExitCode, StartError> {
         }
         held
     };
+    let interrupted = crate::cli::first_signal().map_err(|error| failed(ErrorCode::Internal, error))?;
     let outcome = tokio::select! {
         outcome = demo => outcome,
-        interrupted = tokio::signal::ctrl_c() => {
-            drop(interrupted);
+        () = interrupted => {
             Err(failed(ErrorCode::Stopped, "interrupted"))
         }
     };
@@ -101,7 +101,12 @@ async fn ask_and_report(
     let mut ended = client.follow(&runs[0]).await?;
     while ended.waits_for_approval() {
         let asked = &runs[runs.len() - 1];
-        let decisions = approve(&client, asked, &args.question, confirm).await?;
+        let Some(decisions) = approve(&client, asked, &args.question, confirm).await? else {
+            // Silence is not a refusal: nothing is decided, the run is stopped.
+            crate::say!("  nobody answered: the run is stopped\n");
+            client.stop(asked).await?;
+            break;
+        };
         let next = client.answer(asked, &decisions).await?;
         ended = client.follow(&next).await?;
         runs.push(next);
@@ -109,13 +114,13 @@ async fn ask_and_report(
     report::show(&server.app, &runs, &ended).await
 }
 
-/// Asks about each call that waits for a person. No answer counts as no.
+/// Asks about each call that waits for a person; nothing, when nobody answers.
 async fn approve(
     client: &Client,
     asked: &Asked,
     title: &str,
     confirm: &dyn Confirm,
-) -> Result<Vec<(InterruptId, bool)>, StartError> {
+) -> Result<Option<Vec<(InterruptId, bool)>>, StartError> {
     let mut decisions = Vec::new();
     for pending in client.pending_approvals(asked).await? {
         let question = ConfirmationRequest {
@@ -126,11 +131,15 @@ async fn approve(
             conversation_title: title.to_owned(),
             deadline: Deadline::after(Duration::from_millis(CONFIRMATION_MS)),
         };
-        let allowed = confirm.ask(&question, &CancellationToken::new()).await == Answer::Allow;
+        let allowed = match confirm.ask(&question, &CancellationToken::new()).await {
+            Answer::Allow => true,
+            Answer::Deny => false,
+            Answer::NoAnswer => return Ok(None),
+        };
         crate::say!("  approval of {}: {}\n", question.tool, if allowed { "given" } else { "refused" });
         decisions.push((pending.interrupt_id, allowed));
     }
-    Ok(decisions)
+    Ok(Some(decisions))
 }
 
 struct RunningDevice {
@@ -157,7 +166,7 @@ async fn start_device(
         let stop = stop.clone();
         async move {
             if let Err(error) = device.run(stop).await {
-                eprintln!("error[{}]: {error}", error.code());
+                crate::note!("error[{}]: {error}", error.code());
             }
         }
     });

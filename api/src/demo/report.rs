@@ -46,7 +46,9 @@ pub(super) async fn show(app: &App, runs: &[Asked], ended: &Ended) -> Result<boo
     for call in &calls {
         let reason = call.error_code.as_deref().map(|code| format!(" {code}")).unwrap_or_default();
         let attempts = call.attempts.len();
-        crate::say!("  {:<24} {:<13}{reason}  attempts {attempts}, acknowledged {}", call.tool, call.status, call.acks);
+        // A call in the server has nobody to acknowledge to.
+        let acks = if call.device_id.is_some() { format!(", acknowledged {}", call.acks) } else { String::new() };
+        crate::say!("  {:<24} {:<13}{reason}  attempts {attempts}{acks}", call.tool, call.status);
         crate::say!("  {:<24} {}", "", call.arguments);
     }
     if calls.is_empty() {

@@ -65,6 +65,18 @@ impl Terminal {
     }
 }
 
+/// Says that a question is gone, when its future is dropped before an answer: nobody must believe
+/// that they still decide something.
+struct Withdrawn<'a>(Option<&'a Terminal>);
+
+impl Drop for Withdrawn<'_> {
+    fn drop(&mut self) {
+        if let Some(terminal) = self.0 {
+            terminal.show("\nwithdrawn: this call is no longer wanted\n");
+        }
+    }
+}
+
 impl Default for Terminal {
     fn default() -> Self {
         Self::new()
@@ -109,11 +121,13 @@ impl Confirm for Terminal {
         let left = self.patience.min(request.deadline.remaining());
         self.show(&render(request, left));
         let shown_at = Instant::now();
+        let mut withdrawn = Withdrawn(Some(self));
         let answer = tokio::select! {
             answer = self.answer(lines, shown_at) => answer,
             () = tokio::time::sleep(left) => Answer::NoAnswer,
             () = cancel.cancelled() => Answer::NoAnswer,
         };
+        withdrawn.0 = None;
         self.show(match answer {
             Answer::Allow => "allowed\n",
             Answer::Deny => "denied\n",
