@@ -300,6 +300,8 @@ async fn a_token_is_its_persons_role_and_a_disabled_or_unknown_one_is_nobodys() 
         disabled,
     };
     let server = TestServer::start_with(|config| {
+        // On, so that what is shown is that a token wins and not that the headers are off.
+        config.development = Some(true);
         config.users =
             vec![user("ann", Role::User, false), user("carol", Role::Auditor, false), user("eve", Role::Auditor, true)];
     })

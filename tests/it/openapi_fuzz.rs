@@ -104,7 +104,7 @@ async fn nothing_that_is_sent_gets_an_answer_that_the_description_does_not_allow
     let (description, ended_run) = with_examples(&server).await;
     // With tokens alone, so that a request with a wrong identity can be told from one with a right one.
     let mut stopped = server.stop().await;
-    stopped.config.development = false;
+    stopped.config.development = Some(false);
     stopped.config.users =
         vec![TokenUser { name: "ann".to_owned(), token_sha256: sha256_hex(TOKEN.as_bytes()), ..TokenUser::default() }];
     let server = stopped.start().await;
