@@ -201,3 +201,36 @@ async fn a_views_file_that_is_damaged_stops_nobody() {
     assert_eq!(conversations[0]["title"], "add 1 and 2");
     server.finish().await;
 }
+
+#[tokio::test]
+async fn a_lost_ledger_is_not_begun_anew_beside_the_views_of_the_old_one() {
+    let server = ServerProcess::start(&[]).await;
+    server.client("ann").converse(&Question::new("hello")).await;
+    let killed = server.stop().await;
+    std::fs::remove_file(killed.data.path().join("ledger.sqlite")).unwrap();
+    let data = killed.data.path().to_str().unwrap();
+    let refused = Process::run("devmind", &["--listen", "127.0.0.1:0", "--data", data], &[]).await;
+    refused.assert_refused("LEDGER_CORRUPT");
+    assert!(!killed.data.path().join("ledger.sqlite").exists(), "a new history was begun");
+}
+
+/// `eprintln!` panics when nobody reads stderr any more; the stop must come through all the same.
+#[tokio::test]
+async fn a_server_whose_stderr_nobody_reads_any_more_still_stops_when_told() {
+    let data = devmind_tests::Data::new();
+    let mut child = tokio::process::Command::new(devmind_tests::program("devmind"))
+        .args(["--listen", "127.0.0.1:0", "--data", data.path().to_str().unwrap()])
+        .env("RUST_LOG", "info")
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("a server");
+    drop(child.stderr.take());
+    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(child.stdout.take().unwrap()));
+    assert!(lines.next_line().await.unwrap().unwrap().starts_with("listening on"));
+    let id = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a signal");
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), child.wait()).await;
+    assert!(ended.expect("the server did not stop").unwrap().success());
+}

@@ -103,3 +103,14 @@ async fn a_model_that_fails_is_an_exit_code_of_1_with_log_and_views_in_order() {
     assert!(!format!("{finished:?}").contains(API_KEY), "the key was printed or logged");
     data.check().await;
 }
+
+#[tokio::test]
+async fn an_approval_that_nobody_answers_is_no_refusal_in_the_ledger() {
+    let (data, finished) = demo(&["--question", "the demo text"], &[]).await;
+    assert_eq!(finished.code, Some(1), "{finished:#?}");
+    assert!(finished.stdout.contains("nobody answered"), "{finished:#?}");
+    let log = data.log().await;
+    assert!(log.of("InterruptResolved").await.is_empty(), "a person decided who was never there");
+    assert_eq!(log.one("InterruptCancelled").await.payload["reason"], "RUN_STOPPED");
+    data.check().await;
+}

@@ -30,7 +30,7 @@ pub use data::Data;
 pub use device::{ScriptedConfirm, TestDevice, Turnstile};
 pub use log::{Fact, Log};
 pub use model::{ModelEndpoint, Reply};
-pub use process::{DeviceProcess, Finished, KilledServer, Process, ServerProcess, Traces};
+pub use process::{DeviceProcess, Finished, KilledServer, Process, ServerProcess, Traces, program};
 pub use raw_device::{RawDevice, RawSocket, SocketEnd};
 pub use scripted::{Script, ScriptedModel};
 pub use server::TestServer;

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
 /// Where a built program is: beside the test binary's folder, where cargo puts them.
-fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the test knows its own file");
     let profile = test.ancestors().nth(2).expect("target/<profile>/deps/<test>");
     let places = [profile.join(name), profile.join("examples").join(name)];
