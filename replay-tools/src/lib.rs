@@ -41,7 +41,8 @@ pub fn run(cli: Cli) -> ExitCode {
     }
     let Some(command) = command else {
         // A command is required unless completions are asked for; clap cannot say so in one attribute.
-        eprintln!("{}", Cli::command().render_long_help());
+        // Help that nobody reads (stderr closed) is no reason to panic.
+        drop(Cli::command().write_long_help(&mut std::io::stderr()));
         return ExitCode::from(2);
     };
     let runtime = match tokio::runtime::Runtime::new() {
