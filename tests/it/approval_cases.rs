@@ -262,7 +262,9 @@ async fn a_message_with_a_device_call_and_an_approval_runs_the_one_asks_about_th
         .collect();
     assert_eq!(answered, ["d", "r"]);
     let turn = ann.turn(&asked).await;
-    assert!(turn["tool_calls"].as_array().unwrap().iter().all(|call| call["status"] == "succeeded"), "{turn:#}");
+    let calls = turn["tool_calls"].as_array().unwrap();
+    assert_eq!(calls.len(), 2, "{turn:#}");
+    assert!(calls.iter().all(|call| call["status"] == "succeeded"), "{turn:#}");
     device.stop().await;
     server.finish().await;
 }

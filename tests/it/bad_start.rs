@@ -1,7 +1,7 @@
 //! Programs that cannot start: exit 1, `error[CODE]` and a hint on stderr, no panic, and files left
 //! as they were.
 
-use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
+use devmind_api::lifecycle::VIEWS_FILE;
 use devmind_tests::{Data, DeviceProcess, Process, Question, ServerProcess, workspace};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor};
@@ -30,13 +30,14 @@ async fn used_ledger() -> Data {
 /// A server over this folder refuses with the code, and leaves the ledger's bytes as they are.
 async fn refused_and_untouched(data: &Data, code: &str) {
     let before = std::fs::read(data.ledger_file()).unwrap();
+    let views = std::fs::read(data.views_file()).ok();
     for program in [&["--listen", "127.0.0.1:0"][..], &["serve", "--listen", "127.0.0.1:0"]] {
         let finished = Process::run("devmind", &[program, &["--data", text(data.path())]].concat(), &[]).await;
         finished.assert_refused(code);
         assert_eq!(finished.stdout, "", "nothing was served");
     }
     assert!(std::fs::read(data.ledger_file()).unwrap() == before, "the ledger's file was changed");
-    assert!(!data.views_file().exists() || data.path().join(LEDGER_FILE).exists());
+    assert!(std::fs::read(data.views_file()).ok() == views, "the views' file was changed");
 }
 
 #[tokio::test]
@@ -220,6 +221,7 @@ async fn a_server_whose_stderr_nobody_reads_any_more_still_stops_when_told() {
     let data = devmind_tests::Data::new();
     let mut child = tokio::process::Command::new(devmind_tests::program("devmind"))
         .args(["--listen", "127.0.0.1:0", "--data", data.path().to_str().unwrap()])
+        .env_clear()
         .env("RUST_LOG", "info")
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
@@ -233,4 +235,6 @@ async fn a_server_whose_stderr_nobody_reads_any_more_still_stops_when_told() {
     rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a signal");
     let ended = tokio::time::timeout(std::time::Duration::from_secs(30), child.wait()).await;
     assert!(ended.expect("the server did not stop").unwrap().success());
+    assert!(data.log().await.all().await.pop().unwrap().is("NodeStopped"), "it did not stop in order");
+    data.check().await;
 }

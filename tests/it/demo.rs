@@ -59,8 +59,14 @@ async fn with_no_the_refusal_travels_to_the_model_and_everything_holds() {
 async fn without_an_answer_and_without_a_terminal_nothing_is_read() {
     let (data, finished) = demo(&[], &[]).await;
     finished.assert_success();
+    assert_report(&finished);
     assert!(!finished.stdout.contains("The quick brown fox"), "{finished:#?}");
     data.check().await;
+    let results = data.log().await.of("ToolResultRecorded").await;
+    assert_eq!(
+        results.iter().map(|fact| fact.payload["status"].clone()).collect::<Vec<_>>(),
+        ["succeeded", "rejected"]
+    );
 }
 
 #[tokio::test]

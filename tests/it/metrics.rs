@@ -1,6 +1,8 @@
 //! The figures for Prometheus say what the ledger and the views say.
 
-use devmind_tests::{Question, Script, ScriptedModel, TestServer};
+use devmind_device::Fixed;
+use devmind_tests::{Question, Script, ScriptedModel, TestDevice, TestServer};
+use std::sync::Arc;
 
 #[tokio::test]
 async fn the_figures_are_those_of_the_log_and_the_views() {
@@ -25,5 +27,24 @@ async fn the_figures_are_those_of_the_log_and_the_views() {
     ] {
         assert!(text.lines().any(|own| own == line), "{line} is missing in\n{text}");
     }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_under_way_and_a_device_that_is_connected_are_counted() {
+    let server = TestServer::with_scripted(ScriptedModel::new([Script::new().text("half").hold()])).await;
+    let folder = tempfile::tempdir().unwrap();
+    let device = TestDevice::start(&server, "ann", folder.path(), Arc::new(Fixed(true))).await;
+    let ann = server.client("ann");
+    let asked = ann.ask(&Question::new("hi")).await;
+    let mut stream = ann.stream(&asked).await;
+    stream.until("text", |event| event["delta"] == "half").await;
+    let text = reqwest::get(format!("http://{}/metrics", server.address())).await.unwrap().text().await.unwrap();
+    for line in ["devmind_runs_active 1", "devmind_devices_online 1"] {
+        assert!(text.lines().any(|own| own == line), "{line} is missing in\n{text}");
+    }
+    assert_eq!(ann.stop(&asked.run_id).await, "cancelled");
+    stream.rest().await;
+    device.stop().await;
     server.finish().await;
 }

@@ -235,6 +235,7 @@ async fn a_run_whose_client_reads_nothing_is_stopped_at_once_all_the_same() {
     assert_eq!((&turn["status"], &turn["partial"]), (&json!("cancelled"), &json!(true)));
     // Nothing that it reads later says that the run went well.
     let read = reader.rest().await;
+    assert!(!read.is_empty());
     assert!(read.iter().all(|(_, event)| event["outcome"]["type"] != "success"));
     server.finish().await;
 }

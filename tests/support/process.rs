@@ -221,8 +221,16 @@ impl ServerProcess {
         KilledServer { data, address }
     }
 
-    /// The end of every test: SIGTERM, exit 0, and the files checked. Answers what it had said.
+    /// The end of every test: views that have caught up, SIGTERM, exit 0, and the files checked. Answers what it had
+    /// said.
     pub async fn finish(mut self) -> Finished {
+        // The files' check compares as far as the views have come: a projection that stopped would pass it.
+        let ready = format!("{}/readyz", self.url());
+        eventually("the views catch up", async || {
+            let answer = reqwest::get(&ready).await.map_err(|error| error.to_string())?;
+            if answer.status() == 200 { Ok(()) } else { Err(answer.text().await.unwrap_or_default()) }
+        })
+        .await;
         let process = self.process.take().expect("a running server");
         process.terminate();
         let finished = process.ended().await;
