@@ -20,6 +20,9 @@ pub const MAX_TOOL_CALLS_PER_RUN: u32 = 16;
 pub const MAX_MODEL_ROUNDS_PER_RUN: u32 = 24;
 /// Bytes of one model answer (text and arguments together), at most.
 pub const MAX_MODEL_ANSWER_BYTES: usize = 1 << 20;
+/// Bytes of the text that a run which ends early records in its last event, as JSON writes them, at most: half of what
+/// an event may hold.
+pub const MAX_PARTIAL_TEXT_JSON_BYTES: usize = 4 << 20;
 /// Conversations in a list, at most.
 pub const MAX_LISTED_CONVERSATIONS: u32 = 100;
 /// Bytes of one event's payload, at most.

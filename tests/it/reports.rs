@@ -249,6 +249,26 @@ async fn a_devices_refusal_ends_the_wait_with_its_code_and_does_not_settle_the_c
 }
 
 #[tokio::test]
+async fn a_code_that_is_none_for_its_length_reaches_neither_the_model_nor_the_log() {
+    let mut call = UnderWay::begin().await;
+    let long = "\"".repeat(1 << 20);
+    let mut report = success(&call.request, &json!(null));
+    report["status"] = json!("failed");
+    report["error"] = json!({ "code": long, "message": "no" });
+    call.socket.send(report).await;
+    call.socket.expect("protocol.error").await;
+    call.socket.expect("tool.call.nack").await;
+    let refused = json!({ "type": "tool.call.refused", "tool_call_id": call.id(), "attempt_no": 1, "code": long });
+    call.socket.send(refused).await;
+    let events = call.stream.rest().await;
+    agui::assert_success(&events);
+    assert_eq!(agui::results(&events)[0]["error"]["code"], "TOOL_NOT_AVAILABLE");
+    assert!(call.server.log().of("ToolResultRecorded").await.is_empty());
+    call.socket.close().await;
+    call.server.finish().await;
+}
+
+#[tokio::test]
 async fn a_lost_connection_tells_the_model_that_the_outcome_is_unknown_and_a_later_report_settles_it() {
     let call = UnderWay::begin().await;
     let id = call.request["tool_call_id"].clone();

@@ -15,6 +15,9 @@ use devmind_domain::protocol::{CallResult, ProtocolError, ServerFrame};
 use devmind_domain::tool_call::*;
 use devmind_ledger::{ExecuteError, execute, load};
 
+/// Bytes of a code that a device names, at most: known ones are far shorter.
+const MAX_CODE_BYTES: usize = 64;
+
 /// What the socket answers.
 pub(super) type Answers = Vec<ServerFrame>;
 
@@ -94,7 +97,10 @@ pub(super) async fn note_phase(
 }
 
 /// The device will not take the attempt: its waiter is told, the call is not settled.
+///
+/// The code goes into the thread and to the model: what is no code, for its length, is not passed on.
 pub(super) fn note_refusal(app: &App, connection: &Connection, id: &ToolCallId, code: String) {
+    let code = if code.len() <= MAX_CODE_BYTES { code } else { ErrorCode::ToolNotAvailable.as_str().to_owned() };
     app.gateway.waiters.wake(&key(connection, id), Some(code));
 }
 
@@ -122,6 +128,9 @@ fn malformed(report: &CallResult) -> Option<String> {
         && report.output_sha256.as_deref() != Some(hash_json(output).as_str())
     {
         return Some("output_sha256 is not the hash of the output".to_owned());
+    }
+    if report.error.as_ref().is_some_and(|error| error.code.len() > MAX_CODE_BYTES) {
+        return Some(format!("an error's code has at most {MAX_CODE_BYTES} bytes"));
     }
     if report.status != ResultStatus::Succeeded && report.error.is_none() {
         return Some("a report that is no success must carry an error".to_owned());

@@ -28,6 +28,9 @@ const MAX_LIMIT: u32 = 1_000;
 /// Events looked at for one answer, at most: most of them may be other people's.
 const MAX_SCANNED: u32 = 10_000;
 
+/// Events read from the log at once, at least.
+const MIN_BATCH: u32 = 500;
+
 /// People whose data one answer shows to an auditor, counted by conversation and device, at most: each
 /// of these reads is recorded.
 const MAX_RECORDED: usize = 100;
@@ -154,11 +157,16 @@ pub async fn events(State(app): State<Arc<App>>, caller: Caller, Query(which): Q
     let mut view = View { app: &app, caller: &caller, own: HashMap::new(), shown: BTreeSet::new() };
     let (mut rows, mut after, mut scanned, mut at_head) = (Vec::new(), which.after, 0, false);
     'page: while rows.len() < limit as usize && scanned < MAX_SCANNED && !at_head {
-        let batch = app.ledger.reader().query(&filter, after, limit).await?;
+        // Small pages of a large log of other people's events would be a query for each of them.
+        let batch = app.ledger.reader().query(&filter, after, limit.max(MIN_BATCH)).await?;
         at_head = batch.is_empty();
         for event in batch {
+            // Before the look: what is not shown is not recorded as read.
+            if rows.len() == limit as usize {
+                break 'page;
+            }
             let sight = view.look(&event).await?;
-            if rows.len() == limit as usize || sight == Sight::Full {
+            if sight == Sight::Full {
                 break 'page;
             }
             (after, scanned) = (event.position, scanned + 1);

@@ -98,6 +98,10 @@ async fn drive(
     let started = match claim(&app, &run).await {
         Ok(started) => started,
         Err(refusal) => {
+            // It may be stored all the same; then nobody else would end it. If it is not, this is refused.
+            if refusal.code == ErrorCode::LedgerInDoubt {
+                end_broken_run(&app, &run).await;
+            }
             drop(claimed.send(Err(refusal)));
             return;
         }
@@ -122,7 +126,9 @@ async fn drive(
     drop(active);
 }
 
-/// Ends a run whose execution panicked where nothing else would end it.
+/// Ends a run whose execution panicked, or whose claim is in doubt, where nothing else would end it.
+///
+/// A call that has no result may have been sent: what became of it is not known here.
 async fn end_broken_run(app: &App, run: &RunRow) -> AgUiEvent {
     let code = ErrorCode::Internal;
     let (error_code, error_message) = (code.as_str().to_owned(), code.help().to_owned());
@@ -134,7 +140,7 @@ async fn end_broken_run(app: &App, run: &RunRow) -> AgUiEvent {
         message_id: None,
         partial_text: String::new(),
     };
-    if let Err(error) = settle(app, &RunEnd { run, stand_in: ErrorCode::ToolNotStarted, command }).await {
+    if let Err(error) = settle(app, &RunEnd { run, stand_in: ErrorCode::ResultUnknown, command }).await {
         tracing::error!(run.id = %run.run_id, cause = %error, "a broken run could not be settled");
     }
     AgUiEvent::RunError { message: error_message, code: error_code }

@@ -104,6 +104,10 @@ async fn settle_runs_of(app: &App, node: &NodeId) -> Result<usize, ApiError> {
                 }
                 // The view found it; the stream decides.
                 Err(SettleError::Refused(ConversationError::RunNotActive)) => {}
+                // One run that cannot be read or ended keeps nobody from starting.
+                Err(error) if error.is_final() => {
+                    tracing::error!(run.id = %run.run_id, cause = %error, "a run of an earlier start cannot be settled");
+                }
                 Err(error) => return Err(error.into()),
             }
         }

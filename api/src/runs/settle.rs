@@ -43,6 +43,17 @@ pub(super) enum SettleError {
     Ledger(#[from] LedgerError),
 }
 
+impl SettleError {
+    /// Whether the same append can never come through: what is stored or the events themselves stand against it.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Self::Refused(_) | Self::Thread(_) => true,
+            Self::Append(error) => matches!(error, AppendError::TooLarge { .. } | AppendError::Invalid { .. }),
+            Self::Ledger(error) => matches!(error, LedgerError::Corrupt { .. } | LedgerError::Undecodable { .. }),
+        }
+    }
+}
+
 impl From<SettleError> for ApiError {
     fn from(error: SettleError) -> Self {
         match error {
@@ -58,13 +69,14 @@ impl From<SettleError> for ApiError {
 /// until the next start. Gives up where trying again cannot help.
 ///
 /// # Errors
-/// [`SettleError::Refused`] when the run is not ours to end; the ledger's error once it is closed.
+/// [`SettleError::Refused`] when the run is not ours to end; another final one ([`SettleError::is_final`]); the
+/// ledger's error once it is closed.
 pub(super) async fn settle(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<RecordedEvent>>, SettleError> {
     let mut pause = FIRST_PAUSE;
     loop {
         let error = match append_end(app, end).await {
             Ok(recorded) => return Ok(recorded),
-            Err(error @ (SettleError::Refused(_) | SettleError::Thread(_))) => return Err(error),
+            Err(error) if error.is_final() => return Err(error),
             Err(error) => error,
         };
         if !app.ledger.is_open() {

@@ -4,7 +4,7 @@ use super::{command::*, event::*};
 use crate::aggregate::{Decider, adapt_to_cqrs_es};
 use crate::event::AggregateType;
 use crate::ids::*;
-use crate::limits::MAX_MODEL_CALL_ID_CHARS;
+use crate::limits::{MAX_MODEL_CALL_ID_CHARS, MAX_PARTIAL_TEXT_JSON_BYTES};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -68,12 +68,25 @@ impl Thread {
         u32::try_from(self.exchanges.len()).unwrap_or(u32::MAX)
     }
 
-    /// Everything that was streamed to the user so far, for a run that ends before its answer.
+    /// What was streamed to the user so far, for a run that ends before its answer: its first
+    /// [`MAX_PARTIAL_TEXT_JSON_BYTES`], so that the run's last event always fits; the thread's own events hold all.
     pub fn streamed_text(&self) -> (Option<MessageId>, String) {
         let finished = self.exchanges.iter().map(|exchange| (&exchange.message_id, exchange.content.as_str()));
         let open = self.progress.iter().map(|progress| (&progress.message_id, progress.text.as_str()));
         let pieces: Vec<_> = finished.chain(open).filter(|(_, text)| !text.is_empty()).collect();
-        let text = pieces.iter().map(|(_, text)| *text).collect::<Vec<_>>().join("\n\n");
+        let mut text = pieces.iter().map(|(_, text)| *text).collect::<Vec<_>>().join("\n\n");
+        let mut written = 0;
+        let too_long = text.char_indices().find(|(_, char)| {
+            written += match char {
+                '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+                '\0'..='\x1f' => "\\u0000".len(),
+                char => char.len_utf8(),
+            };
+            written > MAX_PARTIAL_TEXT_JSON_BYTES
+        });
+        if let Some((end, _)) = too_long {
+            text.truncate(end);
+        }
         (pieces.last().map(|(id, _)| (*id).clone()), text)
     }
 

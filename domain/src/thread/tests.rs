@@ -4,7 +4,7 @@ use super::*;
 use crate::aggregate::Decider;
 use crate::ids::*;
 use crate::json::MAX_SAFE_INTEGER;
-use crate::limits::MAX_MODEL_CALL_ID_CHARS;
+use crate::limits::{MAX_MODEL_ANSWER_BYTES, MAX_MODEL_CALL_ID_CHARS, MAX_PARTIAL_TEXT_JSON_BYTES};
 use cqrs_es::test::TestFramework;
 use serde_json::json;
 
@@ -209,6 +209,22 @@ fn what_was_streamed_is_kept_over_rounds_and_over_a_failure_and_counted_once() {
     .concat();
     assert_eq!(fold(events).streamed_text(), (Some("m2".into()), "answer 1\n\nhalf".into()));
     assert_eq!(fold(asked()).streamed_text(), (None, String::new()));
+}
+
+#[test]
+fn what_a_run_that_ends_early_records_of_its_text_fits_into_its_last_event_however_much_was_streamed() {
+    let mut events = asked();
+    for round in 1..=3 {
+        let text = "\u{1}é\"".repeat(MAX_MODEL_ANSWER_BYTES / 4);
+        let answer = ModelResponded { content: text, ..response(round, &[&format!("c{round}")]) };
+        events.push(answer.into());
+        events.push(result(&format!("c{round}")).into());
+        events.push(request(round + 1).into());
+    }
+    let (last, text) = fold(events).streamed_text();
+    assert_eq!(last, Some("m3".into()));
+    let written = serde_json::to_string(&text).unwrap().len() - 2;
+    assert!((MAX_PARTIAL_TEXT_JSON_BYTES - 6..=MAX_PARTIAL_TEXT_JSON_BYTES).contains(&written), "{written}");
 }
 
 #[test]
