@@ -223,7 +223,7 @@ fn what_a_run_that_ends_early_records_of_its_text_fits_into_its_last_event_howev
     }
     let (last, text) = fold(events).streamed_text();
     assert_eq!(last, Some("m3".into()));
-    let written = serde_json::to_string(&text).unwrap().len() - 2;
+    let written = serde_json::to_string(&text).expect("text").len() - 2;
     assert!((MAX_PARTIAL_TEXT_JSON_BYTES - 6..=MAX_PARTIAL_TEXT_JSON_BYTES).contains(&written), "{written}");
 }
 
