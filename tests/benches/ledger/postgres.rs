@@ -1,0 +1,6 @@
+//! The rows on PostgreSQL.
+
+use crate::load::Measure;
+use crate::table::Table;
+
+pub async fn rows(_measure: &Measure, _table: &mut Table) {}
