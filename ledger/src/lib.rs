@@ -9,25 +9,29 @@
 //! key that was seen is remembered for ever; no row is changed or deleted.
 
 mod append;
+mod cache;
 pub mod cqrs;
 mod error;
 mod execute;
 mod follow;
 mod ledger;
 mod limits;
+mod load;
 mod merkle;
 mod reader;
 mod ring;
 mod store;
+mod tips;
 pub mod verify;
 mod writer;
 
 pub use append::{Append, Appended, Head, Idempotency, StreamAppend};
 pub use error::{AppendError, ExecuteError, LedgerError};
-pub use execute::{Executed, execute, load};
+pub use execute::{Executed, execute};
 pub use follow::Follower;
 pub use ledger::Ledger;
 pub use limits::*;
+pub use load::load;
 pub use merkle::Frontier;
 pub use reader::{EventFilter, LedgerReader};
 

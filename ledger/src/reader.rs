@@ -1,16 +1,17 @@
 //! Reading the log: in order, by stream, by filter, by idempotency key.
 
 use crate::append::Head;
+use crate::cache::AggregateCache;
 use crate::error::LedgerError;
 use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
 use crate::ring::Ring;
-use crate::store::{ReadLog, StoredEvent, sqlite};
+use crate::store::{ReadLog, Snapshot, StoredEvent, sqlite};
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
 use std::path::Path;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// Reads a log; clones share its connections.
 #[derive(Clone, Debug)]
@@ -21,6 +22,7 @@ struct Inner {
     store: Arc<dyn ReadLog>,
     ledger_id: String,
     live: Option<Live>,
+    cache: AggregateCache,
 }
 
 /// What the writer in the same process shares with its readers.
@@ -28,6 +30,8 @@ struct Inner {
 pub(crate) struct Live {
     pub ring: Arc<Ring>,
     pub head: watch::Receiver<Head>,
+    /// Where states go that are worth keeping with the next batch.
+    pub keep: mpsc::Sender<Snapshot>,
 }
 
 /// Which events are wanted: those that meet every condition that is set.
@@ -57,11 +61,11 @@ impl LedgerReader {
     /// [`LedgerError`].
     pub async fn open(file: &Path) -> Result<Self, LedgerError> {
         let (store, ledger_id) = sqlite::open_reader(file).await?;
-        Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None })))
+        Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None, cache: AggregateCache::default() })))
     }
 
     pub(crate) fn live(store: Arc<dyn ReadLog>, ledger_id: String, live: Live) -> Self {
-        Self(Arc::new(Inner { store, ledger_id, live: Some(live) }))
+        Self(Arc::new(Inner { store, ledger_id, live: Some(live), cache: AggregateCache::default() }))
     }
 
     /// The log's identity: random, made with the file.
@@ -102,12 +106,11 @@ impl LedgerReader {
         let mut events: Vec<Arc<RecordedEvent>> = Vec::new();
         loop {
             let after = events.last().map_or(after_sequence, |event| event.sequence);
-            let page = self.0.store.stream_page(stream, after, MAX_PAGE_EVENTS).await;
-            let page = page.map_err(|error| self.error("read a stream", &error))?;
+            let page = self.stream_page(stream, after, MAX_PAGE_EVENTS).await?;
             if page.is_empty() {
                 return Ok(events);
             }
-            events.extend(self.events(page)?);
+            events.extend(page);
         }
     }
 
@@ -157,6 +160,29 @@ impl LedgerReader {
     /// Pages for `verify`, which reports damaged rows instead of stopping at the first.
     pub(crate) async fn read_stored(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, LedgerError> {
         self.0.store.page(after, limit).await.map_err(|error| self.error("read events", &error))
+    }
+
+    pub(crate) fn cache(&self) -> &AggregateCache {
+        &self.0.cache
+    }
+
+    /// Has a state stored with the next batch. Nothing depends on it: when there is no room, or no
+    /// writer in this process, it is not.
+    pub(crate) fn keep(&self, snapshot: Snapshot) {
+        if let Some(live) = &self.0.live {
+            drop(live.keep.try_send(snapshot));
+        }
+    }
+
+    /// Events of a stream after a sequence number: one page.
+    pub(crate) async fn stream_page(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let page = self.0.store.stream_page(stream, after, limit).await;
+        self.events(page.map_err(|error| self.error("read a stream", &error))?)
     }
 
     pub(crate) fn store(&self) -> &dyn ReadLog {

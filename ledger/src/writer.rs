@@ -11,16 +11,16 @@ mod reply;
 
 use crate::append::{Appended, Head};
 use crate::error::{AppendError, LedgerError};
-use crate::limits::{CLOSE_WAIT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS};
+use crate::limits::{CLOSE_WAIT, GATHER_DIVISOR, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, MAX_QUEUED_SNAPSHOTS};
 use crate::reader::Live;
 use crate::ring::Ring;
-use crate::store::{Batch, Failure, HeadRow, ReadLog, WriteLog};
+use crate::store::{Batch, Failure, HeadRow, ReadLog, Snapshot, WriteLog};
 use devmind_domain::Timestamp;
 use devmind_domain::event::RecordedEvent;
 use plan::{Asked, Outcome, Plan};
 pub(crate) use reply::Command;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,10 @@ pub(crate) struct Writer {
     head: watch::Sender<Head>,
     /// The newest moment given out: time never goes back in the log, even when a clock does.
     last_recorded_at: Timestamp,
+    /// States that ride along with the next batch.
+    snapshots: mpsc::Receiver<Snapshot>,
+    /// How long the last batch took to become durable.
+    last_flush: Duration,
 }
 
 /// What became of a batch.
@@ -56,8 +60,10 @@ impl Writer {
     ) -> (Self, Live) {
         let ring = Arc::new(Ring::default());
         let (sender, receiver) = watch::channel(head);
-        let live = Live { ring: Arc::clone(&ring), head: receiver };
-        (Self { store, read, ring, head: sender, last_recorded_at }, live)
+        let (keep, snapshots) = mpsc::channel(MAX_QUEUED_SNAPSHOTS);
+        let live = Live { ring: Arc::clone(&ring), head: receiver, keep };
+        let last_flush = Duration::ZERO;
+        (Self { store, read, ring, head: sender, last_recorded_at, snapshots, last_flush }, live)
     }
 
     /// Runs until `stop`, or until nobody is left to send commands; then closes the file.
@@ -68,6 +74,7 @@ impl Writer {
                 received = queue.recv_many(&mut waiting, MAX_BATCH_COMMANDS) => if received == 0 { break },
                 () = stop.cancelled(), if !queue.is_closed() => queue.close(),
             }
+            gather(self.last_flush / GATHER_DIVISOR, &mut queue, &mut waiting).await;
             let mut commands = waiting.drain(..).peekable();
             while let Some(first) = commands.next() {
                 let mut bytes = first.bytes();
@@ -135,8 +142,13 @@ impl Writer {
                 frontier.push(event.leaf_hash);
             }
             let head = HeadRow { root: frontier.root(), frontier };
-            let planned = Batch { events: &plan.events, keys: &keys, from: plan.head, head: &head };
-            match self.store.store(&planned).await {
+            let snapshots: Vec<_> = std::iter::from_fn(|| self.snapshots.try_recv().ok()).collect();
+            let planned =
+                Batch { events: &plan.events, keys: &keys, snapshots: &snapshots, from: plan.head, head: &head };
+            let began = Instant::now();
+            let stored = self.store.store(&planned).await;
+            self.last_flush = began.elapsed();
+            match stored {
                 Ok(()) => return Attempt::Done(plan, head),
                 Err(Failure::Moved) => {}
                 Err(Failure::AtCommit(error)) => return Attempt::InDoubt(error, plan, head),
@@ -178,6 +190,20 @@ impl Writer {
                 tracing::error!(%error, reason, "a commit is in doubt");
                 refuse(batch, &AppendError::InDoubt(format!("{error}; {reason}")));
             }
+        }
+    }
+}
+
+/// Lets those who are about to send come along: a flush costs the same for one command as for many.
+async fn gather(patience: Duration, queue: &mut mpsc::Receiver<Command>, waiting: &mut Vec<Command>) {
+    let began = Instant::now();
+    while waiting.len() < MAX_BATCH_COMMANDS && began.elapsed() < patience {
+        // Gives the callers' tasks their turn; a timer would be far too coarse.
+        tokio::task::yield_now().await;
+        while waiting.len() < MAX_BATCH_COMMANDS
+            && let Ok(command) = queue.try_recv()
+        {
+            waiting.push(command);
         }
     }
 }

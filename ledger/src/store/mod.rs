@@ -50,6 +50,12 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
     /// Events that pass a filter after a position, in order.
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
 
+    /// The stored state of a stream, if there is one.
+    async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error>;
+
+    /// Streams with a stored state, in their order after one; a page of them.
+    async fn snapshots(&self, after: Option<&StreamId>, limit: u32) -> Result<Vec<Snapshot>, sqlx::Error>;
+
     async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error>;
 
     /// Keys whose positions touch those from `first` to `last`.
@@ -112,6 +118,8 @@ pub(crate) struct Look {
 pub(crate) struct Batch<'a> {
     pub events: &'a [Arc<RecordedEvent>],
     pub keys: &'a [NewKey<'a>],
+    /// States to be kept instead of older ones of their streams.
+    pub snapshots: &'a [Snapshot],
     /// The size of the log that the batch was planned on.
     pub from: u64,
     /// The head after the batch.
@@ -170,6 +178,17 @@ impl HeadRow {
         }
         Ok(event.recorded_at)
     }
+}
+
+/// A state as stored: derived from the events of its stream, and disposable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub stream: StreamId,
+    /// The sequence number of the last event that is in the state.
+    pub sequence: u64,
+    /// [`devmind_domain::Decider::STATE_VERSION`] of the program that folded it.
+    pub state_version: u32,
+    pub state: String,
 }
 
 /// A key to be stored with the positions its request filled.

@@ -5,10 +5,13 @@ use super::rows::{COLUMNS, fetch_page};
 use crate::append::Head;
 use crate::limits::MAX_APPEND_EVENTS;
 use crate::reader::EventFilter;
-use crate::store::{Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
+use crate::store::{Integrity, KeyRow, ReadLog, Snapshot, StoredEvent, as_i64, head_of};
 use devmind_domain::event::StreamId;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
 use std::path::Path;
+
+const SNAPSHOT: &str = "aggregate_type, aggregate_id, sequence, state_version, state";
 
 /// The connections that read a file.
 #[derive(Debug)]
@@ -67,6 +70,22 @@ impl ReadLog for SqliteLog {
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let mut builder = filter_query(filter, after, limit);
         fetch_page(&self.pool, builder.build()).await
+    }
+
+    async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error> {
+        let sql = format!("SELECT {SNAPSHOT} FROM snapshots WHERE aggregate_type = ? AND aggregate_id = ?");
+        let query = sqlx::query(&sql).bind(&stream.aggregate_type).bind(&stream.aggregate_id);
+        query.fetch_optional(&self.pool).await?.as_ref().map(snapshot).transpose()
+    }
+
+    async fn snapshots(&self, after: Option<&StreamId>, limit: u32) -> Result<Vec<Snapshot>, sqlx::Error> {
+        let sql = format!(
+            "SELECT {SNAPSHOT} FROM snapshots WHERE (aggregate_type, aggregate_id) > (?, ?) \
+             ORDER BY aggregate_type, aggregate_id LIMIT ?"
+        );
+        let (kind, id) = after.map_or(("", ""), |stream| (&stream.aggregate_type, &stream.aggregate_id));
+        let rows = sqlx::query(&sql).bind(kind).bind(id).bind(limit).fetch_all(&self.pool).await?;
+        rows.iter().map(snapshot).collect()
     }
 
     async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {
@@ -206,4 +225,12 @@ mod tests {
             assert!(!plan.contains("SCAN events") && !plan.contains(by_position), "{filter:?}: {plan}");
         }
     }
+}
+
+fn snapshot(row: &SqliteRow) -> Result<Snapshot, sqlx::Error> {
+    let stream = StreamId { aggregate_type: row.try_get(0)?, aggregate_id: row.try_get(1)? };
+    let sequence = row.try_get::<i64, _>(2)?;
+    let state_version = row.try_get(3)?;
+    let sequence = u64::try_from(sequence).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+    Ok(Snapshot { stream, sequence, state_version, state: row.try_get(4)? })
 }

@@ -1,0 +1,66 @@
+//! Aggregates that were loaded or changed lately, so that a command need not read its stream again.
+//!
+//! An entry is a state and the version it is the state *of*: it is never wrong, only old. Whoever
+//! takes one either reads what came after it ([`crate::load`]) or lets the writer's version check
+//! find out ([`crate::execute`]). States enter when their events are durable, never before.
+
+use crate::limits::{MAX_CACHED_AGGREGATES, MAX_CACHED_BYTES};
+use devmind_domain::Decider;
+use devmind_domain::event::StreamId;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// The cache of one open log; clones of its reader share it.
+pub(crate) struct AggregateCache(Cache<StreamId, Entry, ByHeldBytes>);
+
+#[derive(Clone)]
+struct Entry {
+    state: Arc<dyn Any + Send + Sync>,
+    version: u64,
+    held_bytes: usize,
+}
+
+#[derive(Clone)]
+struct ByHeldBytes;
+
+impl Weighter<StreamId, Entry> for ByHeldBytes {
+    fn weight(&self, stream: &StreamId, entry: &Entry) -> u64 {
+        (stream.aggregate_id.len() + entry.held_bytes) as u64
+    }
+}
+
+impl Default for AggregateCache {
+    fn default() -> Self {
+        Self(Cache::with_weighter(MAX_CACHED_AGGREGATES, MAX_CACHED_BYTES, ByHeldBytes))
+    }
+}
+
+impl AggregateCache {
+    /// A state of the stream and its version: what was true once, and may be still.
+    pub fn get<A: Decider>(&self, stream: &StreamId) -> Option<(Arc<A>, u64)> {
+        let entry = self.0.get(stream)?;
+        Some((entry.state.downcast().ok()?, entry.version))
+    }
+
+    /// Keeps a state that is durable, unless a newer one is there.
+    pub fn put<A: Decider>(&self, stream: &StreamId, state: &Arc<A>, version: u64) {
+        if self.0.peek(stream).is_none_or(|entry| entry.version < version) {
+            let held_bytes = size_of::<A>() + state.held_bytes();
+            self.0.insert(stream.clone(), Entry { state: state.clone(), version, held_bytes });
+        }
+    }
+
+    /// Forgets a stream, because what its events say has changed.
+    pub fn forget(&self, stream: &StreamId) {
+        self.0.remove(stream);
+    }
+}
+
+impl fmt::Debug for AggregateCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AggregateCache").field("entries", &self.0.len()).finish()
+    }
+}
