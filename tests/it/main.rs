@@ -21,6 +21,7 @@ mod foreign_model;
 mod idempotency;
 mod identity;
 mod killed;
+mod ledger_fails;
 mod metrics;
 mod model_answers;
 mod model_failures;
