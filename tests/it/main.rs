@@ -18,6 +18,7 @@ mod crates;
 mod demo;
 mod disconnects;
 mod foreign_model;
+mod hardening;
 mod idempotency;
 mod identity;
 mod killed;
