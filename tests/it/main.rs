@@ -16,6 +16,7 @@ mod context;
 mod crash;
 mod crates;
 mod demo;
+mod dev_calls;
 mod disconnects;
 mod foreign_model;
 mod hardening;

@@ -94,6 +94,10 @@ async fn with_examples(server: &TestServer) -> (Value, String) {
     body("/api/conversations/rename", json!({ "conversation_id": answered.conversation_id, "title": "fuzzed" }));
     body("/api/conversations/delete", json!({ "conversation_id": to_delete.conversation_id }));
     body("/api/desktop/connection-ticket", json!({ "device_id": "laptop" }));
+    body(
+        "/api/desktop/dev/tool-calls",
+        json!({ "run_id": answered.run_id, "tool_name": "workspace.list_files", "arguments": {} }),
+    );
     (description, answered.run_id)
 }
 

@@ -4,6 +4,7 @@ mod access;
 mod agent;
 mod agui;
 mod conversations;
+mod dev;
 mod devices;
 mod extract;
 mod fields;
@@ -62,6 +63,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tool_calls::list))
         .routes(routes!(devices::list))
         .routes(routes!(devices::ticket))
+        .routes(routes!(dev::call_tool))
         .routes(routes!(ledger::events))
 }
 
