@@ -18,6 +18,7 @@ mod crates;
 mod demo;
 mod dev_calls;
 mod disconnects;
+mod foreign_device;
 mod foreign_model;
 mod hardening;
 mod idempotency;
