@@ -18,6 +18,7 @@ pub mod ids;
 pub mod json;
 pub mod limits;
 pub mod node;
+pub mod proof;
 pub mod protocol;
 pub mod thread;
 pub mod time;

@@ -122,6 +122,27 @@ pub const MAX_LISTED_FILES: usize = 500;
 pub const MAX_SCANNED_ENTRIES: usize = 10_000;
 /// Time for one listing (milliseconds).
 pub const LIST_BUDGET_MS: u64 = 2_000;
+/// Names or matches that one search answers with, at most.
+pub const MAX_SEARCH_RESULTS: usize = 500;
+/// Directory entries looked at for one search, at most.
+pub const MAX_SEARCHED_ENTRIES: usize = 100_000;
+/// Files whose text one search looks into, at most.
+pub const MAX_SEARCHED_FILES: usize = 20_000;
+/// Bytes of a file whose text is searched, at most; larger ones are counted and passed over.
+pub const MAX_SEARCHED_FILE_BYTES: u64 = 4 << 20;
+/// Bytes of texts that one search looks into, at most.
+pub const MAX_SEARCHED_BYTES: u64 = 256 << 20;
+/// Time for one search (milliseconds): less than a tool may run, so that what was found is answered.
+pub const SEARCH_BUDGET_MS: u64 = 8_000;
+/// Characters of a search pattern, at most.
+pub const MAX_PATTERN_CHARS: usize = 1_000;
+/// Lines before and after a match that are answered with it, at most.
+pub const MAX_CONTEXT_LINES: u64 = 5;
+/// Bytes of one line in a search's answer, at most.
+pub const MAX_MATCHED_LINE_BYTES: usize = 400;
+/// Bytes of text in a search's answer, at most.
+pub const MAX_SEARCH_ANSWER_BYTES: usize = 262_144;
+const _: () = assert!(SEARCH_BUDGET_MS < TOOL_EXECUTION_MS);
 /// Bytes of one file read, at most.
 pub const MAX_READ_BYTES: u64 = 262_144;
 /// Bytes of a path, at most.

@@ -5,11 +5,10 @@ use crate::error::LedgerError;
 use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
 use crate::ring::Ring;
-use crate::store::{self, StoredEvent};
+use crate::store::{ReadLog, StoredEvent, sqlite};
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
-use sqlx::SqlitePool;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -19,8 +18,7 @@ pub struct LedgerReader(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    file: PathBuf,
-    pool: SqlitePool,
+    store: Arc<dyn ReadLog>,
     ledger_id: String,
     live: Option<Live>,
 }
@@ -58,12 +56,12 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub async fn open(file: &Path) -> Result<Self, LedgerError> {
-        let (pool, ledger_id) = store::open_reader(file).await?;
-        Ok(Self(Arc::new(Inner { file: file.to_owned(), pool, ledger_id, live: None })))
+        let (store, ledger_id) = sqlite::open_reader(file).await?;
+        Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None })))
     }
 
-    pub(crate) fn live(file: &Path, pool: SqlitePool, ledger_id: String, live: Live) -> Self {
-        Self(Arc::new(Inner { file: file.to_owned(), pool, ledger_id, live: Some(live) }))
+    pub(crate) fn live(store: Arc<dyn ReadLog>, ledger_id: String, live: Live) -> Self {
+        Self(Arc::new(Inner { store, ledger_id, live: Some(live) }))
     }
 
     /// The log's identity: random, made with the file.
@@ -76,7 +74,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`] when the file cannot be read.
     pub async fn head(&self) -> Result<Head, LedgerError> {
-        store::head(&self.0.pool).await.map_err(|error| self.error("read the head", &error))
+        self.0.store.head().await.map_err(|error| self.error("read the head", &error))
     }
 
     /// Events after a position, in order: at most `limit` and at most one page
@@ -104,7 +102,7 @@ impl LedgerReader {
         let mut events: Vec<Arc<RecordedEvent>> = Vec::new();
         loop {
             let after = events.last().map_or(after_sequence, |event| event.sequence);
-            let page = store::stream_page(&self.0.pool, stream, after, MAX_PAGE_EVENTS).await;
+            let page = self.0.store.stream_page(stream, after, MAX_PAGE_EVENTS).await;
             let page = page.map_err(|error| self.error("read a stream", &error))?;
             if page.is_empty() {
                 return Ok(events);
@@ -124,7 +122,7 @@ impl LedgerReader {
         after: u64,
         limit: u32,
     ) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
-        let page = store::filtered(&self.0.pool, filter, after, limit.min(MAX_PAGE_EVENTS)).await;
+        let page = self.0.store.filtered(filter, after, limit.min(MAX_PAGE_EVENTS)).await;
         self.events(page.map_err(|error| self.error("query", &error))?)
     }
 
@@ -138,12 +136,12 @@ impl LedgerReader {
         key: &str,
     ) -> Result<Option<(String, Vec<Arc<RecordedEvent>>)>, LedgerError> {
         let failed = |error| self.error("look up an idempotency key", &error);
-        let Some(row) = store::idempotent(&self.0.pool, scope, key).await.map_err(failed)? else { return Ok(None) };
+        let Some(row) = self.0.store.idempotent(scope, key).await.map_err(failed)? else { return Ok(None) };
         let (first, last) = row.range();
         let mut events: Vec<Arc<RecordedEvent>> = Vec::new();
         let mut next = first;
         while next <= last {
-            let page = store::range(&self.0.pool, next, last).await.map_err(failed)?;
+            let page = self.0.store.range(next, last).await.map_err(failed)?;
             let Some(end) = page.last().map(|stored| stored.position) else { break };
             next = end + 1;
             events.extend(self.events(page)?);
@@ -158,11 +156,11 @@ impl LedgerReader {
 
     /// Pages for `verify`, which reports damaged rows instead of stopping at the first.
     pub(crate) async fn read_stored(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, LedgerError> {
-        store::page(&self.0.pool, after, limit).await.map_err(|error| self.error("read events", &error))
+        self.0.store.page(after, limit).await.map_err(|error| self.error("read events", &error))
     }
 
-    pub(crate) fn pool(&self) -> &SqlitePool {
-        &self.0.pool
+    pub(crate) fn store(&self) -> &dyn ReadLog {
+        &*self.0.store
     }
 
     pub(crate) fn live_head(&self) -> Option<watch::Receiver<Head>> {
@@ -185,10 +183,10 @@ impl LedgerReader {
     }
 
     pub(crate) fn corrupt(&self, reason: String) -> LedgerError {
-        LedgerError::Corrupt { file: self.0.file.clone(), reason }
+        LedgerError::Corrupt { place: self.0.store.place().to_owned(), reason }
     }
 
     pub(crate) fn error(&self, doing: &str, error: &sqlx::Error) -> LedgerError {
-        LedgerError::from_sqlx(&self.0.file, doing, error)
+        LedgerError::from_sqlx(self.0.store.place(), doing, error)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::ConfirmationRequest;
 use crate::text::visible;
+use crate::tools::Subject;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -19,15 +20,24 @@ pub fn render(request: &ConfirmationRequest, left: Duration) -> String {
         line(&visible(name), &argument(value));
     }
     if let Some(subject) = &request.subject {
-        line("file", &visible(&subject.resolved_path));
-        line("size", &format!("{} bytes", subject.facts.size));
-        line("changed", &subject.facts.modified.to_string());
-        if subject.facts.links > 1 {
-            line("names", &format!("{} (the same file has other names)", subject.facts.links));
-        }
+        subject_lines(subject, &mut line);
     }
     let _ = write!(shown, "\nAllow this once? [y/N] ({} s left) ", left.as_secs());
     shown
+}
+
+fn subject_lines(subject: &Subject, line: &mut impl FnMut(&str, &str)) {
+    let shown = visible(&subject.resolved_path);
+    let Some(facts) = &subject.facts else {
+        let place = if shown.is_empty() { "the whole workspace".to_owned() } else { format!("{shown}/ and all below") };
+        return line("folder", &place);
+    };
+    line("file", &shown);
+    line("size", &format!("{} bytes", facts.size));
+    line("changed", &facts.modified.to_string());
+    if facts.links > 1 {
+        line("names", &format!("{} (the same file has other names)", facts.links));
+    }
 }
 
 /// Text between quotes, anything else as JSON.
@@ -43,7 +53,6 @@ mod tests {
     use super::*;
     use crate::clock::Deadline;
     use crate::path_policy::FileFacts;
-    use crate::tools::Subject;
     use devmind_domain::Timestamp;
     use serde_json::json;
 
@@ -60,7 +69,7 @@ mod tests {
             tool_call_id: "call".into(),
             tool: "workspace.read_file".into(),
             arguments: json!({ "path": "a\u{202e}dm.txt\u{1b}[2K\n[y/N] y", "offset": 7 }),
-            subject: Some(Subject { resolved_path: "real\u{200b}.txt".into(), facts }),
+            subject: Some(Subject { resolved_path: "real\u{200b}.txt".into(), facts: Some(facts) }),
             conversation_title: "hello\r\u{1b}]0;title\u{7}".into(),
             deadline: Deadline::after(Duration::from_secs(60)),
         };

@@ -10,6 +10,7 @@ mod open;
 pub mod sensitive;
 
 pub use open::{FileFacts, OpenedDir, OpenedFile};
+pub(crate) use open::{open_entry, open_folder_entry};
 
 use devmind_domain::ErrorCode;
 
