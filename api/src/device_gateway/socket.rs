@@ -255,8 +255,8 @@ async fn handle(app: &Arc<App>, connection: &Connection, frame: DeviceFrame) -> 
             noted.map_err(|error| failed(&error))
         }
         DeviceFrame::Result(report) => results::take(app, connection, *report).await.map_err(|error| failed(&error)),
-        DeviceFrame::Refused { tool_call_id, code, .. } => {
-            results::note_refusal(app, connection, &tool_call_id, code);
+        DeviceFrame::Refused { tool_call_id, attempt_no, code } => {
+            results::note_refusal(app, connection, &tool_call_id, attempt_no, code);
             Ok(Vec::new())
         }
         DeviceFrame::Heartbeat { .. } => Ok(Vec::new()),

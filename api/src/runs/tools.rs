@@ -38,8 +38,11 @@ impl Execution {
                 CallEnd::Outcome(outcome) => outcome,
                 CallEnd::Stopped(reason, outcome) => {
                     // The call was sent: the prompt says that its outcome is unknown, whatever the
-                    // device reports later.
-                    self.observe(&tool_call_id, &admission.tool, &outcome).await?;
+                    // device reports later. Where that cannot be recorded now, the stand-in at the
+                    // run's end says so: the run ends because it was told to.
+                    if let Err(error) = self.observe(&tool_call_id, &admission.tool, &outcome).await {
+                        tracing::warn!(tool_call.id = %tool_call_id, cause = %error, "an outcome was not recorded");
+                    }
                     return Err(Halt::Stopped(reason));
                 }
             },

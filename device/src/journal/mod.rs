@@ -15,7 +15,8 @@ mod row;
 #[cfg(test)]
 mod tests;
 
-pub use row::{Row, Settlement};
+pub use devmind_domain::device_channel::Settlement;
+pub use row::Row;
 
 use crate::clock;
 use crate::state_dir::StateDir;

@@ -5,7 +5,7 @@ use crate::error::DeviceError;
 use crate::state_dir::StateDir;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::tool_call::ResultStatus;
+use devmind_domain::tool_call::Phase;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection as _, SqliteConnection};
@@ -89,15 +89,9 @@ async fn start(connection: &mut SqliteConnection) -> Result<(String, u64), sqlx:
     let left = "SELECT tool_call_id, phase FROM calls WHERE phase <> 'settled' ORDER BY reserved_at, rowid";
     let left: Vec<(String, String)> = sqlx::query_as(left).fetch_all(&mut *transaction).await?;
     for (id, phase) in left {
-        let settlement = if phase == "reserved" {
-            let message = "the device program ended before it began the call";
-            Settlement::without_success(ResultStatus::Cancelled, ErrorCode::NotExecuted, message)
-        } else {
-            let message = "the device program ended while executing the call";
-            Settlement::without_success(ResultStatus::Indeterminate, ErrorCode::DeviceRestarted, message)
-        };
+        let left_at = if phase == "reserved" { Phase::Reserved } else { Phase::Executing };
         tracing::warn!(tool_call.id = %id, phase, "a call was left open by the last start; it is settled and not executed");
-        settle(&mut transaction, &ToolCallId(id), &settlement).await?;
+        settle(&mut transaction, &ToolCallId(id), &Settlement::after_restart(left_at)).await?;
     }
     transaction.commit().await?;
     Ok((journal_id, epoch.cast_unsigned()))

@@ -9,11 +9,14 @@ use crate::confirm::{Answer, ConfirmationRequest, Fixed};
 use crate::state_dir::StateDir;
 use crate::tools::{Execution, ListFiles, Prepared, ReadFile, ToolFailure};
 use devmind_domain::canonical::{call_hash, canonical_json};
-use devmind_domain::tool_call::ResultStatus;
+use devmind_domain::device_channel::device_call::MAX_OPEN_CALLS;
+use devmind_domain::protocol::CallResult;
+use devmind_domain::tool_call::{Phase, ResultStatus};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 
 /// A peer that keeps what it is sent.
 struct FakePeer {
