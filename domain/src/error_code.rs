@@ -39,6 +39,7 @@ error_codes! {
     ValidationFailed = "VALIDATION_FAILED", 422, false, "correct the named field";
     MalformedJson = "MALFORMED_JSON", 400, false, "send one JSON object with Content-Type: application/json";
     BodyTooLarge = "BODY_TOO_LARGE", 413, false, "send a smaller body";
+    RequestTimeout = "REQUEST_TIMEOUT", 408, true, "send the whole body in one go";
     NotFound = "NOT_FOUND", 404, false, "check the id or the path";
     MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, "use the method that the README names for this path";
     Unauthenticated = "UNAUTHENTICATED", 401, false, "say who you are: X-Dev-User: NAME in development mode";

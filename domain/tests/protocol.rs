@@ -164,7 +164,7 @@ fn every_word_of_a_field_with_a_fixed_set_is_the_specifications() {
 #[test]
 fn close_codes_are_the_specifications_and_only_two_keep_a_device_off() {
     let numbers: Vec<u16> = CloseCode::ALL.iter().map(|code| code.as_u16()).collect();
-    assert_eq!(numbers, [1001, 1009, 1012, 1013, 4400, 4401, 4403, 4408, 4409, 4429]);
+    assert_eq!(numbers, [1001, 1003, 1009, 1012, 1013, 4400, 4401, 4403, 4408, 4409, 4429]);
     for code in CloseCode::ALL {
         assert_eq!(CloseCode::from_u16(code.as_u16()), Some(code));
     }
