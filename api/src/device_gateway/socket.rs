@@ -247,7 +247,7 @@ async fn handle(app: &Arc<App>, connection: &Connection, frame: DeviceFrame) -> 
             results::note_refusal(app, connection, &tool_call_id, code);
             Ok(Vec::new())
         }
-        DeviceFrame::Heartbeat { .. } => Ok(Vec::new()),
+        DeviceFrame::Heartbeat { time, .. } => Ok(vec![ServerFrame::Heartbeat { time: now(), answers: Some(time) }]),
         DeviceFrame::ProtocolError(error) => {
             tracing::warn!(connection.id = %connection.id, error.code = error.code, "the device complains: {}", error.message);
             Ok(Vec::new())
@@ -296,7 +296,7 @@ async fn write(connection: Arc<Connection>, mut outbox: mpsc::Receiver<ServerFra
             biased;
             Some(frame) = outbox.recv() => frame,
             closing = closed(&mut closing) => return close(&mut writer, &closing).await,
-            _ = heartbeat.tick() => ServerFrame::Heartbeat { time: now() },
+            _ = heartbeat.tick() => ServerFrame::Heartbeat { time: now(), answers: None },
         };
         sequence += 1;
         let Ok(text) = serde_json::to_string(&Envelope { event_id: new_id(), sequence, frame }) else {

@@ -9,6 +9,7 @@
 //!
 //! What a call's steps mean is left to `call`, when to send to `connection`.
 
+pub mod history;
 mod open;
 mod retention;
 mod row;
@@ -19,6 +20,7 @@ pub use row::{Row, Settlement};
 
 use crate::clock;
 use crate::state_dir::StateDir;
+use crate::text::whole_characters;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::{MAX_UNACKED_RESULTS, OUTPUT_QUOTA_BYTES};
 use devmind_domain::protocol::CallRequest;
@@ -30,6 +32,9 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// Below this many free bytes no call is taken: its result could not be stored.
 const FREE_SPACE_FLOOR_BYTES: u64 = 32 << 20;
+/// Bytes of a call's arguments and of its conversation's title that are kept for people, at most.
+const MAX_KEPT_ARGUMENT_BYTES: usize = 8 << 10;
+const MAX_KEPT_TITLE_BYTES: usize = 400;
 /// SQLite's result code for a full disk.
 const SQLITE_FULL: &str = "13";
 
@@ -153,6 +158,17 @@ impl Journal {
         transaction.commit().await.map_err(|error| self.full_or_poison(&error))
     }
 
+    /// Who allowed or denied a reserved call, for [`history`]. Durable when it returns.
+    ///
+    /// # Errors
+    /// `Full` (nothing was written), `Failed`.
+    pub async fn note_decision(&self, id: &ToolCallId, by: &str) -> Result<(), JournalError> {
+        let mut connection = self.usable().await?;
+        let update = "UPDATE calls SET decided_by = ? WHERE tool_call_id = ? AND phase = 'reserved'";
+        let done = sqlx::query(update).bind(by).bind(id.as_str()).execute(&mut *connection).await;
+        done.map(drop).map_err(|error| self.full_or_poison(&error))
+    }
+
     /// Check 9 begins: from here on a crash means that nobody knows. `false` when the call is not
     /// `reserved`: then it must not run.
     ///
@@ -253,8 +269,9 @@ impl Journal {
         owner: &Owner,
     ) -> Result<(), JournalError> {
         let insert = "INSERT INTO calls (tool_call_id, call_hash, tool, phase, instance_id, executed_attempt_no,
-                                         server_id, user_hash, call_created_at, reserved_at)
-                      VALUES (?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?)";
+                                         server_id, user_hash, call_created_at, reserved_at, arguments,
+                                         conversation_title)
+                      VALUES (?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?, ?, ?)";
         let done = sqlx::query(insert)
             .bind(request.tool_call_id.as_str())
             .bind(&request.call_hash)
@@ -265,6 +282,8 @@ impl Journal {
             .bind(&owner.user_hash)
             .bind(request.call_created_at.as_micros())
             .bind(clock::now().as_micros())
+            .bind(whole_characters(&request.arguments_json, MAX_KEPT_ARGUMENT_BYTES))
+            .bind(whole_characters(&request.conversation_title, MAX_KEPT_TITLE_BYTES))
             .execute(connection)
             .await;
         done.map(drop).map_err(|error| self.full_or_poison(&error))

@@ -36,6 +36,8 @@ impl Journal {
             .filename(&file)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
+            // Nothing of it goes to a folder for temporary files, which the sandbox closes.
+            .pragma("temp_store", "MEMORY")
             // macOS: a flush must reach the disk, not only the drive's cache.
             .pragma("fullfsync", "1")
             .foreign_keys(true);

@@ -34,6 +34,7 @@ fn request(id: &str) -> CallRequest {
         requires_confirmation: true,
         execution_timeout_ms: 1_000,
         ttl_ms: 1_000,
+        expires_at: None,
         call_created_at: clock::now(),
         device_id: "device".into(),
         conversation_title: "title".into(),
