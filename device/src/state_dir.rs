@@ -83,6 +83,11 @@ impl StateDir {
         }
     }
 
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where the journal lies.
     pub fn journal_file(&self) -> PathBuf {
         journal_file(&self.path)

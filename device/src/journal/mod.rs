@@ -9,6 +9,7 @@
 //!
 //! What a call's steps mean is left to `call`, when to send to `connection`.
 
+mod ballast;
 pub mod history;
 mod open;
 mod retention;
@@ -21,6 +22,7 @@ pub use row::{Row, Settlement};
 use crate::clock;
 use crate::state_dir::StateDir;
 use crate::text::whole_characters;
+use ballast::Ballast;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::{MAX_UNACKED_RESULTS, OUTPUT_QUOTA_BYTES};
 use devmind_domain::protocol::CallRequest;
@@ -43,6 +45,7 @@ const SQLITE_FULL: &str = "13";
 pub struct Journal {
     connection: Mutex<SqliteConnection>,
     poisoned: AtomicBool,
+    ballast: Ballast,
     state: StateDir,
     journal_id: String,
     epoch: u64,
@@ -187,21 +190,28 @@ impl Journal {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Ends a call. The first settlement stays: `false` when there was one. When the disk is full,
-    /// the settlement is stored without its output.
+    /// Ends a call. The first settlement stays: `false` when there was one. When the disk is full, the
+    /// ballast makes room; when that is not enough, the settlement is stored without its output.
     ///
     /// # Errors
     /// `Failed`.
     pub async fn settle(&self, id: &ToolCallId, settlement: &Settlement) -> Result<bool, JournalError> {
         let mut connection = self.usable().await?;
-        match settle(&mut connection, id, settlement).await {
-            Err(error) if is_full(&error) && settlement.output.is_some() => {
-                tracing::error!(tool_call.id = %id, "the disk is full: the call's output is lost");
-                let without = settlement.without_output();
-                settle(&mut connection, id, &without).await.map_err(|error| self.poison(&error))
-            }
-            settled => settled.map_err(|error| self.poison(&error)),
+        let mut settled = settle(&mut connection, id, settlement).await;
+        if is_out_of_room(&settled) && self.ballast.give_half() {
+            settled = settle(&mut connection, id, settlement).await;
         }
+        if is_out_of_room(&settled) && settlement.output.is_some() {
+            tracing::error!(tool_call.id = %id, "the disk is full: the call's output is lost");
+            let without = settlement.without_output();
+            settled = settle(&mut connection, id, &without).await;
+            if is_out_of_room(&settled) && self.ballast.give_rest() {
+                settled = settle(&mut connection, id, &without).await;
+            }
+        } else if is_out_of_room(&settled) && self.ballast.give_rest() {
+            settled = settle(&mut connection, id, settlement).await;
+        }
+        settled.map_err(|error| self.poison(&error))
     }
 
     /// Settled calls of this owner that the server has not acknowledged, in the order of settling,
@@ -308,6 +318,10 @@ impl Journal {
     fn full_or_poison(&self, error: &sqlx::Error) -> JournalError {
         if is_full(error) { JournalError::Full } else { self.poison(error) }
     }
+}
+
+fn is_out_of_room<T>(done: &Result<T, sqlx::Error>) -> bool {
+    done.as_ref().is_err_and(is_full)
 }
 
 fn is_full(error: &sqlx::Error) -> bool {

@@ -1,5 +1,6 @@
 //! Opening the journal: migrate, check, count the opening, and settle what the last start left.
 
+use super::ballast::Ballast;
 use super::{Journal, Settlement, settle};
 use crate::error::DeviceError;
 use crate::state_dir::StateDir;
@@ -55,6 +56,7 @@ impl Journal {
         let journal = Self {
             connection: Mutex::new(connection),
             poisoned: AtomicBool::new(false),
+            ballast: Ballast::of(state.path()),
             state,
             journal_id,
             epoch,
