@@ -130,6 +130,10 @@ error_codes! {
     DeviceJournalFull = "DEVICE_JOURNAL_FULL", 503, true, "free disk space on the device";
     DeviceJournalFailed = "DEVICE_JOURNAL_FAILED", 503, false, "restart the device program: its journal could not be written";
 
+    WorkspaceReplaced = "WORKSPACE_REPLACED", 409, false, "the workspace's folder was moved, replaced or removed: start the device program again";
+    AnsweredTooSoon = "ANSWERED_TOO_SOON", 409, true, "read the question first, then answer";
+    QuestionClosed = "QUESTION_CLOSED", 409, false, "the question is no longer open: it was answered, taken back, or its time is over";
+
     // The device channel.
     TicketInvalid = "TICKET_INVALID", 401, false, "ask for a new ticket: it is unknown, used or expired";
     OriginDenied = "ORIGIN_DENIED", 403, false, "a browser page may not open the device socket";
