@@ -131,7 +131,7 @@ async fn migrate(url: &PostgresUrl, connection: &mut PgConnection) -> Result<(),
         "SELECT pg_advisory_lock({SCHEMA_LOCK}); CREATE SCHEMA IF NOT EXISTS ledger; SET search_path TO ledger"
     );
     connection.execute(make.as_str()).await.map_err(failed)?;
-    let migrated = MIGRATIONS.run(&mut *connection).await.map_err(|error| migration_error(url, error));
+    let migrated = MIGRATIONS.run_direct(&mut *connection).await.map_err(|error| migration_error(url, error));
     let end = format!("RESET search_path; SELECT pg_advisory_unlock({SCHEMA_LOCK})");
     let ended = connection.execute(end.as_str()).await.map_err(failed);
     migrated.and(ended.map(drop))
