@@ -6,6 +6,8 @@
 
 #[cfg(test)]
 pub(crate) mod faults;
+pub(crate) mod postgres;
+mod rows;
 pub(crate) mod sqlite;
 
 use crate::append::{Head, Idempotency};
@@ -57,6 +59,10 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
 
     /// Keys that cannot be right with so many events; the first hundred.
     async fn keys_beyond(&self, size: u64) -> Result<Vec<KeyRow>, sqlx::Error>;
+
+    /// Copies of parts of the metadata that the store keeps in columns of their own, of the events from
+    /// `first` to `last`; empty where it keeps none.
+    async fn filed(&self, first: u64, last: u64) -> Result<Vec<FiledRow>, sqlx::Error>;
 
     /// What `verify` must know besides the events: one consistent look.
     async fn integrity(&self) -> Result<Integrity, sqlx::Error>;
@@ -228,7 +234,17 @@ pub(crate) struct Integrity {
     pub frontier: Vec<u8>,
     pub newest: i64,
     pub strays: i64,
-    pub triggers: Vec<String>,
+    /// Triggers that every ledger of this kind has, and this one lacks.
+    pub missing_triggers: Vec<String>,
+}
+
+/// What the filters find an event by, where that is stored beside it.
+#[derive(Debug, sqlx::FromRow)]
+pub(crate) struct FiledRow {
+    pub position: i64,
+    pub conversation_id: Option<String>,
+    pub run_id: Option<String>,
+    pub actor: Option<String>,
 }
 
 /// `(size, root)` as stored.

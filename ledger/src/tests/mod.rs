@@ -9,6 +9,7 @@ mod idempotency;
 mod kill;
 mod open;
 mod read;
+mod shared;
 pub(crate) mod support;
 mod verify_file;
 mod verify_rules;

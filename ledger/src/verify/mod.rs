@@ -6,6 +6,7 @@
 
 mod calls;
 mod chain;
+mod filing;
 mod interrupts;
 mod keys;
 mod report;
@@ -23,18 +24,6 @@ use interrupts::Interrupts;
 use report::Report;
 use runs::Runs;
 
-/// The triggers that every ledger has; without them a row could be changed by mistake.
-const TRIGGERS: [&str; 8] = [
-    "events_no_delete",
-    "events_no_update",
-    "head_no_delete",
-    "head_only_grows",
-    "idempotency_no_delete",
-    "idempotency_no_update",
-    "ledger_meta_no_delete",
-    "ledger_meta_no_update",
-];
-
 /// Checks the log up to its head at the time of the call; a live log may grow meanwhile.
 ///
 /// `progress` is told, page by page, how many events of how many were checked.
@@ -46,7 +35,7 @@ pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -
     let failed = |error| reader.error("verify", &error);
     let mut report = Report::default();
     let look = reader.store().integrity().await.map_err(failed)?;
-    for trigger in TRIGGERS.iter().filter(|name| !look.triggers.iter().any(|found| found == *name)) {
+    for trigger in &look.missing_triggers {
         report.find(Check::Triggers, 0, format!("the trigger {trigger} is missing"));
     }
     if look.strays > 0 {
@@ -96,6 +85,7 @@ pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -
             }
         }
         keys::check(&events, &keys, position + 1, end, &mut report);
+        filing::check(&events, &reader.store().filed(position + 1, end).await.map_err(failed)?, &mut report);
         position = end;
         progress(position, size);
     }
