@@ -16,6 +16,7 @@ mod follow;
 mod ledger;
 mod limits;
 mod merkle;
+pub mod proof;
 mod reader;
 mod ring;
 mod store;

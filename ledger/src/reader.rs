@@ -6,6 +6,7 @@ use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
 use crate::ring::Ring;
 use crate::store::{self, StoredEvent};
+use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
 use sqlx::SqlitePool;
@@ -149,6 +150,17 @@ impl LedgerReader {
             events.extend(self.events(page)?);
         }
         Ok(Some((row.request_hash, events)))
+    }
+
+    /// The recorded leaf hashes after a position, in order: at most `limit`, fewer at the end of the log
+    /// or before a hole in it.
+    pub(crate) async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<Hash>, LedgerError> {
+        let rows = store::leaf_hashes(&self.0.pool, after, limit).await;
+        let rows = rows.map_err(|error| self.error("read leaf hashes", &error))?;
+        let consecutive = (after + 1..).zip(rows).map_while(|(expected, (position, leaf))| {
+            (position == expected).then(|| Hash::try_from(leaf.as_slice()).ok()).flatten()
+        });
+        Ok(consecutive.collect())
     }
 
     /// Batches in order from `after`, waiting at the head for more.

@@ -10,7 +10,8 @@ mod write;
 
 pub(crate) use open::{open_reader, open_writable};
 pub(crate) use read::{
-    KeyRow, filtered, head, idempotent, integrity, integrity_check, keys_beyond, keys_of, page, range, stream_page,
+    KeyRow, filtered, head, idempotent, integrity, integrity_check, keys_beyond, keys_of, leaf_hashes, page, range,
+    stream_page,
 };
 pub(crate) use rows::StoredEvent;
 pub(crate) use write::{HeadRow, NewKey, WriteStore};

@@ -22,6 +22,14 @@ pub(crate) async fn page(pool: &SqlitePool, after: u64, limit: u32) -> Result<Ve
     fetch_page(pool, sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(limit)).await
 }
 
+/// Positions and recorded leaf hashes after a position, in order.
+pub(crate) async fn leaf_hashes(pool: &SqlitePool, after: u64, limit: u64) -> Result<Vec<(u64, Vec<u8>)>, sqlx::Error> {
+    let sql = "SELECT position, leaf_hash FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?";
+    let query = sqlx::query_as(sql).bind(partition()).bind(as_i64(after)).bind(as_i64(limit));
+    let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(pool).await?;
+    Ok(rows.into_iter().map(|(position, leaf)| (u64::try_from(position).unwrap_or(0), leaf)).collect())
+}
+
 /// Events from one position to another, both included.
 pub(crate) async fn range(pool: &SqlitePool, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
     let sql =
