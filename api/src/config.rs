@@ -39,6 +39,8 @@ pub struct ServerConfig {
     pub model_idle_ms: u64,
     /// How long a person may take to answer an approval (milliseconds); 0: for ever.
     pub approval_lifetime_ms: i64,
+    /// The file of the key that signs checkpoints; absent: one that is made in the data folder.
+    pub checkpoint_key: Option<PathBuf>,
 }
 
 /// A person with a token.
@@ -70,6 +72,7 @@ impl Default for ServerConfig {
             model_first_byte_ms: MODEL_FIRST_BYTE_MS,
             model_idle_ms: MODEL_IDLE_MS,
             approval_lifetime_ms: APPROVAL_LIFETIME_MS,
+            checkpoint_key: None,
         }
     }
 }
@@ -129,6 +132,7 @@ impl ServerConfig {
             "model_first_byte_ms",
             "model_idle_ms",
             "approval_lifetime_ms",
+            "checkpoint_key",
         ];
         let config: Self = figment
             .merge(Env::prefixed("DEVMIND_").only(&own))

@@ -3,7 +3,7 @@
 
 use devmind_domain::ErrorCode;
 use devmind_domain::event::{DecodeError, RecordedEvent, StreamId};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The ledger cannot be opened or read.
@@ -16,28 +16,28 @@ pub enum LedgerError {
         folder: PathBuf,
     },
     /// The file is not what a ledger left behind. It is left exactly as it is.
-    #[error("{} is damaged or not a ledger: {reason}; it was left as it is", file.display())]
+    #[error("{place} is damaged or not a ledger: {reason}; it was left as it is")]
     Corrupt {
-        /// The file.
-        file: PathBuf,
+        /// The file or database.
+        place: String,
         /// What is wrong, and where.
         reason: String,
     },
     /// A newer program made the file.
-    #[error("{} has schema {found}, this program knows {known}: upgrade this program", file.display())]
+    #[error("{place} has schema {found}, this program knows {known}: upgrade this program")]
     SchemaNewer {
-        /// The file.
-        file: PathBuf,
+        /// The file or database.
+        place: String,
         /// The newest migration in the file.
         found: i64,
         /// The newest migration of this program.
         known: i64,
     },
     /// The folder, the file or the disk does not do what is asked.
-    #[error("the ledger {} cannot be used: {reason}", file.display())]
+    #[error("the ledger {place} cannot be used: {reason}")]
     Unavailable {
-        /// The file.
-        file: PathBuf,
+        /// The file or database.
+        place: String,
         /// Why, and what to do.
         reason: String,
     },
@@ -70,20 +70,20 @@ impl LedgerError {
         }
     }
 
-    /// What SQLite or sqlx said while `doing` something with `file`.
-    pub(crate) fn from_sqlx(file: &Path, doing: &str, error: &sqlx::Error) -> Self {
-        let file = file.to_owned();
+    /// What the database or sqlx said while `doing` something with `place`.
+    pub(crate) fn from_sqlx(place: &str, doing: &str, error: &sqlx::Error) -> Self {
+        let place = place.to_owned();
         let reason = format!("{doing}: {error}");
         match error {
             sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => Self::Closed,
             sqlx::Error::Database(_) => match primary_result_code(error) {
-                Some(SQLITE_CORRUPT | SQLITE_NOTADB) => Self::Corrupt { file, reason },
-                _ => Self::Unavailable { file, reason },
+                Some(SQLITE_CORRUPT | SQLITE_NOTADB) => Self::Corrupt { place, reason },
+                _ => Self::Unavailable { place, reason },
             },
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::ColumnNotFound(_) => {
-                Self::Corrupt { file, reason }
+                Self::Corrupt { place, reason }
             }
-            _ => Self::Unavailable { file, reason },
+            _ => Self::Unavailable { place, reason },
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::append::{Append, Appended, Prepared};
 use crate::error::{AppendError, LedgerError};
 use crate::limits::{MAX_QUEUED_BYTES, MAX_QUEUED_COMMANDS};
 use crate::reader::LedgerReader;
-use crate::store;
+use crate::store::sqlite;
 use crate::writer::{Command, Writer};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -39,13 +39,13 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError`]; a file that is not understood is left exactly as it is.
     pub async fn open(file: &Path) -> Result<Self, LedgerError> {
-        let opened = store::open_writable(file).await?;
+        let opened = sqlite::open_writable(file).await?;
         #[cfg(test)]
-        let faults = opened.write.faults.clone();
+        let faults = opened.write.faults();
         let (commands, queue) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let stop = CancellationToken::new();
-        let (writer, live) = Writer::new(opened.write, opened.pool.clone(), opened.head, opened.last_recorded_at);
-        let reader = LedgerReader::live(file, opened.pool, opened.ledger_id, live);
+        let (writer, live) = Writer::new(opened.write, Arc::clone(&opened.read), opened.head, opened.last_recorded_at);
+        let reader = LedgerReader::live(opened.read, opened.ledger_id, live);
         tokio::spawn(writer.run(queue, stop.clone()));
         Ok(Self {
             commands,

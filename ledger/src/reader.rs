@@ -5,12 +5,11 @@ use crate::error::LedgerError;
 use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
 use crate::ring::Ring;
-use crate::store::{self, StoredEvent};
+use crate::store::{ReadLog, StoredEvent, sqlite};
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
-use sqlx::SqlitePool;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -20,8 +19,7 @@ pub struct LedgerReader(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    file: PathBuf,
-    pool: SqlitePool,
+    store: Arc<dyn ReadLog>,
     ledger_id: String,
     live: Option<Live>,
 }
@@ -59,12 +57,12 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`].
     pub async fn open(file: &Path) -> Result<Self, LedgerError> {
-        let (pool, ledger_id) = store::open_reader(file).await?;
-        Ok(Self(Arc::new(Inner { file: file.to_owned(), pool, ledger_id, live: None })))
+        let (store, ledger_id) = sqlite::open_reader(file).await?;
+        Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None })))
     }
 
-    pub(crate) fn live(file: &Path, pool: SqlitePool, ledger_id: String, live: Live) -> Self {
-        Self(Arc::new(Inner { file: file.to_owned(), pool, ledger_id, live: Some(live) }))
+    pub(crate) fn live(store: Arc<dyn ReadLog>, ledger_id: String, live: Live) -> Self {
+        Self(Arc::new(Inner { store, ledger_id, live: Some(live) }))
     }
 
     /// The log's identity: random, made with the file.
@@ -77,7 +75,7 @@ impl LedgerReader {
     /// # Errors
     /// [`LedgerError`] when the file cannot be read.
     pub async fn head(&self) -> Result<Head, LedgerError> {
-        store::head(&self.0.pool).await.map_err(|error| self.error("read the head", &error))
+        self.0.store.head().await.map_err(|error| self.error("read the head", &error))
     }
 
     /// Events after a position, in order: at most `limit` and at most one page
@@ -105,7 +103,7 @@ impl LedgerReader {
         let mut events: Vec<Arc<RecordedEvent>> = Vec::new();
         loop {
             let after = events.last().map_or(after_sequence, |event| event.sequence);
-            let page = store::stream_page(&self.0.pool, stream, after, MAX_PAGE_EVENTS).await;
+            let page = self.0.store.stream_page(stream, after, MAX_PAGE_EVENTS).await;
             let page = page.map_err(|error| self.error("read a stream", &error))?;
             if page.is_empty() {
                 return Ok(events);
@@ -125,7 +123,7 @@ impl LedgerReader {
         after: u64,
         limit: u32,
     ) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
-        let page = store::filtered(&self.0.pool, filter, after, limit.min(MAX_PAGE_EVENTS)).await;
+        let page = self.0.store.filtered(filter, after, limit.min(MAX_PAGE_EVENTS)).await;
         self.events(page.map_err(|error| self.error("query", &error))?)
     }
 
@@ -139,12 +137,12 @@ impl LedgerReader {
         key: &str,
     ) -> Result<Option<(String, Vec<Arc<RecordedEvent>>)>, LedgerError> {
         let failed = |error| self.error("look up an idempotency key", &error);
-        let Some(row) = store::idempotent(&self.0.pool, scope, key).await.map_err(failed)? else { return Ok(None) };
+        let Some(row) = self.0.store.idempotent(scope, key).await.map_err(failed)? else { return Ok(None) };
         let (first, last) = row.range();
         let mut events: Vec<Arc<RecordedEvent>> = Vec::new();
         let mut next = first;
         while next <= last {
-            let page = store::range(&self.0.pool, next, last).await.map_err(failed)?;
+            let page = self.0.store.range(next, last).await.map_err(failed)?;
             let Some(end) = page.last().map(|stored| stored.position) else { break };
             next = end + 1;
             events.extend(self.events(page)?);
@@ -155,12 +153,21 @@ impl LedgerReader {
     /// The recorded leaf hashes after a position, in order: at most `limit`, fewer at the end of the log
     /// or before a hole in it.
     pub(crate) async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<Hash>, LedgerError> {
-        let rows = store::leaf_hashes(&self.0.pool, after, limit).await;
-        let rows = rows.map_err(|error| self.error("read leaf hashes", &error))?;
-        let consecutive = (after + 1..).zip(rows).map_while(|(expected, (position, leaf))| {
-            (position == expected).then(|| Hash::try_from(leaf.as_slice()).ok()).flatten()
-        });
-        Ok(consecutive.collect())
+        let mut leaves: Vec<Hash> = Vec::new();
+        loop {
+            let (at, left) = (after + leaves.len() as u64, limit - leaves.len() as u64);
+            let rows = match left {
+                0 => Vec::new(),
+                _ => {
+                    self.0.store.leaf_hashes(at, left).await.map_err(|error| self.error("read leaf hashes", &error))?
+                }
+            };
+            let before = leaves.len();
+            leaves.extend((at + 1..).zip(rows).map_while(|(expected, (at, leaf))| (at == expected).then_some(leaf)));
+            if leaves.len() == before {
+                return Ok(leaves);
+            }
+        }
     }
 
     /// Batches in order from `after`, waiting at the head for more.
@@ -170,11 +177,11 @@ impl LedgerReader {
 
     /// Pages for `verify`, which reports damaged rows instead of stopping at the first.
     pub(crate) async fn read_stored(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, LedgerError> {
-        store::page(&self.0.pool, after, limit).await.map_err(|error| self.error("read events", &error))
+        self.0.store.page(after, limit).await.map_err(|error| self.error("read events", &error))
     }
 
-    pub(crate) fn pool(&self) -> &SqlitePool {
-        &self.0.pool
+    pub(crate) fn store(&self) -> &dyn ReadLog {
+        &*self.0.store
     }
 
     pub(crate) fn live_head(&self) -> Option<watch::Receiver<Head>> {
@@ -197,10 +204,10 @@ impl LedgerReader {
     }
 
     pub(crate) fn corrupt(&self, reason: String) -> LedgerError {
-        LedgerError::Corrupt { file: self.0.file.clone(), reason }
+        LedgerError::Corrupt { place: self.0.store.place().to_owned(), reason }
     }
 
     pub(crate) fn error(&self, doing: &str, error: &sqlx::Error) -> LedgerError {
-        LedgerError::from_sqlx(&self.0.file, doing, error)
+        LedgerError::from_sqlx(self.0.store.place(), doing, error)
     }
 }

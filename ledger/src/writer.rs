@@ -2,7 +2,7 @@
 //! and then answers.
 //!
 //! Versions and keys are checked inside the transaction, with what earlier commands of the same
-//! batch do; losers are refused one by one. Where SQLite refuses the batch because of what one
+//! batch do; losers are refused one by one. Where the database refuses the batch because of what one
 //! command holds, the commands are committed one at a time, so that only that one fails. An error
 //! at COMMIT is settled by looking whether the batch's events are there.
 
@@ -10,58 +10,54 @@ mod plan;
 mod reply;
 
 use crate::append::{Appended, Head};
-use crate::error::{AppendError, LedgerError, SQLITE_IOERR, primary_result_code};
+use crate::error::{AppendError, LedgerError};
 use crate::limits::{CLOSE_WAIT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS};
 use crate::reader::Live;
 use crate::ring::Ring;
-use crate::store::{HeadRow, WriteStore};
+use crate::store::{Batch, Failure, HeadRow, ReadLog, WriteLog};
 use devmind_domain::Timestamp;
 use devmind_domain::event::RecordedEvent;
-use plan::{Outcome, Plan};
+use plan::{Asked, Outcome, Plan};
 pub(crate) use reply::Command;
-use sqlx::SqlitePool;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// SQLite's result codes that speak of what a statement was given, not of the file or the disk:
-/// ERROR, TOOBIG, CONSTRAINT, MISMATCH, RANGE.
-const DATA_ERRORS: [u32; 5] = [1, 18, 19, 20, 25];
+/// Looks at the log for one batch, at most: each lost to another process that appended meanwhile.
+const MAX_LOOKS: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Writer {
-    store: WriteStore,
-    pool: SqlitePool,
+    store: Box<dyn WriteLog>,
+    read: Arc<dyn ReadLog>,
     ring: Arc<Ring>,
     head: watch::Sender<Head>,
     /// The newest moment given out: time never goes back in the log, even when a clock does.
     last_recorded_at: Timestamp,
 }
 
-/// Why a batch was not committed.
-enum Failure {
-    /// Certainly not: nothing of it is stored.
-    Before(sqlx::Error),
-    /// The file is not sound.
-    Unsound(String),
-    /// The COMMIT itself failed, with what it would have stored.
-    AtCommit(sqlx::Error, Plan, HeadRow),
-}
-
-impl From<sqlx::Error> for Failure {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Before(error)
-    }
+/// What became of a batch.
+enum Attempt {
+    /// Answered from the log as it was looked at, and stored where there was something to store.
+    Done(Plan, HeadRow),
+    Failed(Failure),
+    /// The commit itself failed, with what it would have stored.
+    InDoubt(sqlx::Error, Plan, HeadRow),
 }
 
 impl Writer {
     /// The writer, and what readers in the same process share with it.
-    pub fn new(store: WriteStore, pool: SqlitePool, head: Head, last_recorded_at: Timestamp) -> (Self, Live) {
+    pub fn new(
+        store: Box<dyn WriteLog>,
+        read: Arc<dyn ReadLog>,
+        head: Head,
+        last_recorded_at: Timestamp,
+    ) -> (Self, Live) {
         let ring = Arc::new(Ring::default());
         let (sender, receiver) = watch::channel(head);
         let live = Live { ring: Arc::clone(&ring), head: receiver };
-        (Self { store, pool, ring, head: sender, last_recorded_at }, live)
+        (Self { store, read, ring, head: sender, last_recorded_at }, live)
     }
 
     /// Runs until `stop`, or until nobody is left to send commands; then closes the file.
@@ -87,8 +83,8 @@ impl Writer {
     }
 
     async fn close(self) {
-        let Self { store, pool, head, .. } = self;
-        if tokio::time::timeout(CLOSE_WAIT, pool.close()).await.is_err() {
+        let Self { store, read, head, .. } = self;
+        if tokio::time::timeout(CLOSE_WAIT, read.close()).await.is_err() {
             tracing::warn!("reads of the ledger were still under way when it was closed");
         }
         if let Err(error) = store.close().await {
@@ -103,72 +99,51 @@ impl Writer {
             command.reply.begin();
         }
         match self.attempt(&batch).await {
-            Ok((plan, head)) => self.answer(batch, plan, head),
-            Err(Failure::Before(error)) if batch.len() > 1 && speaks_of_data(&error) => {
+            Attempt::Done(plan, head) => self.answer(batch, plan, head),
+            Attempt::Failed(Failure::Data(_)) if batch.len() > 1 => {
                 for command in batch {
                     Box::pin(self.commit(vec![command])).await;
                 }
             }
-            Err(Failure::Before(error)) => {
-                let reason = match speaks_of_data(&error) {
-                    true => AppendError::Invalid { reason: error.to_string() },
-                    false => AppendError::Storage(LedgerError::from_sqlx(self.store.file(), "append", &error)),
-                };
-                refuse(batch, &reason);
-            }
-            Err(Failure::Unsound(reason)) => {
-                let error = LedgerError::Corrupt { file: self.store.file().to_owned(), reason };
-                refuse(batch, &AppendError::Storage(error));
-            }
-            Err(Failure::AtCommit(error, plan, head)) => self.settle(batch, error, plan, head).await,
+            Attempt::Failed(Failure::Data(reason)) => refuse(batch, &AppendError::Invalid { reason }),
+            Attempt::Failed(Failure::Before(error)) => refuse(batch, &AppendError::Storage(error)),
+            // Nothing is stored: the callers may come again.
+            Attempt::Failed(Failure::Moved) => refuse(batch, &AppendError::Overloaded),
+            Attempt::Failed(Failure::AtCommit(error)) => refuse(batch, &AppendError::InDoubt(error.to_string())),
+            Attempt::InDoubt(error, plan, head) => self.settle(batch, error, plan, head).await,
         }
     }
 
-    /// One transaction over the whole batch.
-    async fn attempt(&mut self, batch: &[Command]) -> Result<(Plan, HeadRow), Failure> {
-        self.store.begin().await?;
-        let planned = self.write(batch).await;
-        let (plan, head) = match planned {
-            Ok(planned) => planned,
-            Err(failure) => {
-                self.store.rollback().await;
-                return Err(failure);
+    /// One transaction over the whole batch; once more when another process was faster.
+    async fn attempt(&mut self, batch: &[Command]) -> Attempt {
+        for _ in 0..MAX_LOOKS {
+            let asked = Asked::of(batch);
+            let look = match self.store.look(&asked.streams, &asked.keys).await {
+                Ok(look) => look,
+                Err(failure) => return Attempt::Failed(failure),
+            };
+            self.last_recorded_at = self.last_recorded_at.max(now()).max(look.recorded_at.unwrap_or_default());
+            let before = look.head.clone();
+            let plan = Plan::make(batch, asked, look, self.last_recorded_at);
+            let keys = plan.new_keys(batch);
+            if plan.events.is_empty() && keys.is_empty() {
+                self.store.leave().await;
+                return Attempt::Done(plan, before);
             }
-        };
-        if !plan.writes(batch) {
-            self.store.rollback().await;
-            return Ok((plan, head));
-        }
-        match self.store.commit().await {
-            Ok(()) => Ok((plan, head)),
-            Err(error) => Err(Failure::AtCommit(error, plan, head)),
-        }
-    }
-
-    async fn write(&mut self, batch: &[Command]) -> Result<(Plan, HeadRow), Failure> {
-        let before = self.store.head().await?.map_err(Failure::Unsound)?;
-        self.last_recorded_at = self.last_recorded_at.max(now());
-        let plan = Plan::make(&mut self.store, batch, before.frontier.size(), self.last_recorded_at).await?;
-        if !plan.writes(batch) {
-            return Ok((plan, before));
-        }
-        let from = before.frontier.size();
-        let mut frontier = before.frontier;
-        for event in &plan.events {
-            frontier.push(event.leaf_hash);
-        }
-        let after = HeadRow { root: frontier.root(), frontier };
-        if !plan.events.is_empty() {
-            self.store.insert(&plan.events).await?;
-            if !self.store.advance(from, &after).await? {
-                return Err(Failure::Unsound(format!("the head is no longer at position {from}")));
+            let mut frontier = before.frontier;
+            for event in &plan.events {
+                frontier.push(event.leaf_hash);
+            }
+            let head = HeadRow { root: frontier.root(), frontier };
+            let planned = Batch { events: &plan.events, keys: &keys, from: plan.head, head: &head };
+            match self.store.store(&planned).await {
+                Ok(()) => return Attempt::Done(plan, head),
+                Err(Failure::Moved) => {}
+                Err(Failure::AtCommit(error)) => return Attempt::InDoubt(error, plan, head),
+                Err(failure @ (Failure::Data(_) | Failure::Before(_))) => return Attempt::Failed(failure),
             }
         }
-        let keys = plan.new_keys(batch);
-        if !keys.is_empty() {
-            self.store.insert_keys(&keys).await?;
-        }
-        Ok((plan, after))
+        Attempt::Failed(Failure::Moved)
     }
 
     /// After the commit: followers first, then the callers.
@@ -190,28 +165,18 @@ impl Writer {
         }
     }
 
-    /// An error at COMMIT does not mean "not stored": the file is asked.
+    /// An error at COMMIT does not mean "not stored": the log is asked.
     async fn settle(&mut self, batch: Vec<Command>, error: sqlx::Error, plan: Plan, head: HeadRow) {
-        self.store.rollback().await;
-        let stored = match plan.events.first() {
-            Some(event) => self.store.contains(&event.event_id).await,
-            // Keys alone: storing them again does no harm, so they count as not stored.
-            None => Ok(false),
-        };
-        match stored {
+        let event = plan.events.first().map(|event| event.event_id.as_str());
+        match self.store.settle(event, &error).await {
             Ok(true) => self.answer(batch, plan, head),
-            // The frames of a commit whose flush failed may lie in the write-ahead log all the same,
-            // and be found there after a crash.
-            Ok(false) if speaks_of_the_disk(&error) => {
-                refuse(batch, &AppendError::InDoubt(format!("{error}; it may come back after a crash")));
-            }
             Ok(false) => {
-                let error = LedgerError::from_sqlx(self.store.file(), "commit", &error);
+                let error = LedgerError::from_sqlx(self.store.place(), "commit", &error);
                 refuse(batch, &AppendError::Storage(error));
             }
-            Err(unreadable) => {
-                tracing::error!(%error, %unreadable, "a commit is in doubt and the ledger cannot be asked");
-                refuse(batch, &AppendError::InDoubt(format!("{error}; then {unreadable}")));
+            Err(reason) => {
+                tracing::error!(%error, reason, "a commit is in doubt");
+                refuse(batch, &AppendError::InDoubt(format!("{error}; {reason}")));
             }
         }
     }
@@ -225,15 +190,6 @@ fn refuse(batch: Vec<Command>, error: &AppendError) {
 
 fn slice(events: &[Arc<RecordedEvent>], range: std::ops::Range<usize>) -> Vec<Arc<RecordedEvent>> {
     events.get(range).map(<[_]>::to_vec).unwrap_or_default()
-}
-
-fn speaks_of_data(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Encode(_))
-        || primary_result_code(error).is_some_and(|code| DATA_ERRORS.contains(&code))
-}
-
-fn speaks_of_the_disk(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Io(_)) || primary_result_code(error) == Some(SQLITE_IOERR)
 }
 
 fn now() -> Timestamp {

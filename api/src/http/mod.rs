@@ -11,6 +11,7 @@ mod health;
 mod ledger;
 mod metrics;
 mod openapi;
+mod proofs;
 mod runs;
 mod streams;
 mod tool_calls;
@@ -51,6 +52,9 @@ fn personal() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(devices::list))
         .routes(routes!(devices::ticket))
         .routes(routes!(ledger::events))
+        .routes(routes!(proofs::checkpoint))
+        .routes(routes!(proofs::inclusion))
+        .routes(routes!(proofs::consistency))
 }
 
 /// Routes for programs, which ask as nobody.

@@ -27,7 +27,7 @@ impl Faults {
     }
 
     /// What is done instead of the commit, and the error it ends with.
-    pub(super) fn instead_of_commit(&self) -> Option<(&'static str, sqlx::Error)> {
+    pub(crate) fn instead_of_commit(&self) -> Option<(&'static str, sqlx::Error)> {
         let mut fault = self.0.lock().expect("not poisoned");
         match *fault {
             None => None,
@@ -51,11 +51,11 @@ impl Faults {
         }
     }
 
-    pub(super) fn unreadable(&self) -> bool {
+    pub(crate) fn unreadable(&self) -> bool {
         *self.0.lock().expect("not poisoned") == Some(Fault::CommitInDoubt)
     }
 }
 
-pub(super) fn disk_error() -> sqlx::Error {
+pub(crate) fn disk_error() -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::other("the disk said no"))
 }

@@ -1,20 +1,251 @@
-//! The log as a SQLite file: how it is opened, written and read. What a command may do is left to
-//! the writer; another store stands beside this module behind the same functions.
+//! Where a log is kept, behind one small seam: [`ReadLog`] reads it, [`WriteLog`] appends batches.
+//!
+//! A store keeps rows and gives an order to those who write; what a command may do is left to the
+//! writer, what readers are told to [`crate::LedgerReader`]. SQLite is the embedded store with one
+//! writing process, PostgreSQL the one that several server processes share.
 
 #[cfg(test)]
 pub(crate) mod faults;
-mod open;
-mod read;
-mod rows;
-mod write;
+pub(crate) mod sqlite;
 
-pub(crate) use open::{open_reader, open_writable};
-pub(crate) use read::{
-    KeyRow, filtered, head, idempotent, integrity, integrity_check, keys_beyond, keys_of, leaf_hashes, page, range,
-    stream_page,
-};
-pub(crate) use rows::StoredEvent;
-pub(crate) use write::{HeadRow, NewKey, WriteStore};
+use crate::append::{Head, Idempotency};
+use crate::error::LedgerError;
+use crate::merkle::Frontier;
+use crate::reader::EventFilter;
+use devmind_domain::Timestamp;
+use devmind_domain::canonical::Hash;
+use devmind_domain::event::{RecordedEvent, StreamId};
+use std::fmt::Debug;
+use std::sync::Arc;
 
 /// The partition that everything lives in until the ledger is partitioned.
 pub(crate) const PARTITION: u32 = 0;
+
+/// A log that is open for writing.
+pub(crate) struct Opened {
+    pub write: Box<dyn WriteLog>,
+    pub read: Arc<dyn ReadLog>,
+    pub head: Head,
+    pub ledger_id: String,
+    pub last_recorded_at: Timestamp,
+}
+
+/// Reading a log, also while it is written.
+#[async_trait::async_trait]
+pub(crate) trait ReadLog: Debug + Send + Sync {
+    /// What a person calls it: a file, or a database without its password.
+    fn place(&self) -> &str;
+
+    async fn head(&self) -> Result<Head, sqlx::Error>;
+
+    /// Events after a position, in order.
+    async fn page(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
+
+    /// Events from one position to another, both included.
+    async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error>;
+
+    /// Positions and recorded leaf hashes after a position, in order; a row without a sound one is left
+    /// out. Fewer than asked for come at the end of the log, and may come before.
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
+        let page = self.page(after, u32::try_from(limit).unwrap_or(u32::MAX)).await?;
+        Ok(page.into_iter().filter_map(|stored| Some((stored.position, stored.event.ok()?.leaf_hash))).collect())
+    }
+
+    /// Events of a stream after a sequence number, in order.
+    async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
+
+    /// Events that pass a filter after a position, in order.
+    async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
+
+    async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error>;
+
+    /// Keys whose positions touch those from `first` to `last`.
+    async fn keys_of(&self, first: u64, last: u64) -> Result<Vec<KeyRow>, sqlx::Error>;
+
+    /// Keys that cannot be right with so many events; the first hundred.
+    async fn keys_beyond(&self, size: u64) -> Result<Vec<KeyRow>, sqlx::Error>;
+
+    /// What `verify` must know besides the events: one consistent look.
+    async fn integrity(&self) -> Result<Integrity, sqlx::Error>;
+
+    /// The first thing that the database itself finds wrong with what it keeps, where it can look.
+    async fn integrity_check(&self) -> Result<Option<String>, sqlx::Error>;
+
+    async fn close(&self);
+}
+
+/// Appending to a log. A batch is one [`WriteLog::look`], then one [`WriteLog::store`] or
+/// [`WriteLog::leave`].
+#[async_trait::async_trait]
+pub(crate) trait WriteLog: Debug + Send {
+    fn place(&self) -> &str;
+
+    /// What tests let go wrong.
+    #[cfg(test)]
+    fn faults(&self) -> faults::Faults;
+
+    /// The head, and what the log says about the streams and keys of a batch, all of one moment.
+    async fn look(&mut self, streams: &[&StreamId], keys: &[&Idempotency]) -> Result<Look, Failure>;
+
+    /// Stores a batch, all or nothing and durably, if the log is still as it was looked at.
+    async fn store(&mut self, batch: &Batch<'_>) -> Result<(), Failure>;
+
+    /// Ends the look without a trace.
+    async fn leave(&mut self);
+
+    /// After [`Failure::AtCommit`] with this error: whether the batch with this event is stored. Once it
+    /// has said no, the batch never will be; an `Err` says why it cannot be known. A batch without events
+    /// counts as not stored: its keys do no harm.
+    async fn settle(&mut self, event_id: Option<&str>, error: &sqlx::Error) -> Result<bool, String>;
+
+    /// Gives up whatever keeps other writers out.
+    async fn close(self: Box<Self>) -> Result<(), LedgerError>;
+}
+
+/// The log as a batch finds it.
+#[derive(Debug)]
+pub(crate) struct Look {
+    pub head: HeadRow,
+    /// The newest moment in the log, where another process may have written it.
+    pub recorded_at: Option<Timestamp>,
+    /// The current version of each stream, in the order asked.
+    pub versions: Vec<u64>,
+    /// Those of the keys that were stored before.
+    pub seen: Vec<Seen>,
+}
+
+/// What is to be stored together.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    pub events: &'a [Arc<RecordedEvent>],
+    pub keys: &'a [NewKey<'a>],
+    /// The size of the log that the batch was planned on.
+    pub from: u64,
+    /// The head after the batch.
+    pub head: &'a HeadRow,
+}
+
+/// Why a batch was not stored.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Certainly not stored, because of what it holds.
+    Data(String),
+    /// Certainly not stored: the store cannot be used now.
+    Before(LedgerError),
+    /// Certainly not stored: somebody else appended since the look.
+    Moved,
+    /// It is open whether it is stored: the connection or the commit itself failed.
+    AtCommit(sqlx::Error),
+}
+
+/// The head of the log.
+#[derive(Clone, Debug)]
+pub(crate) struct HeadRow {
+    pub frontier: Frontier,
+    pub root: Hash,
+}
+
+impl HeadRow {
+    /// The row as stored, or why it makes no sense.
+    pub fn new(size: i64, root: &[u8], frontier: &[u8]) -> Result<Self, String> {
+        let size = u64::try_from(size).unwrap_or(u64::MAX);
+        match Frontier::from_bytes(size, frontier) {
+            Some(frontier) if frontier.root().as_slice() == root => Ok(Self { root: frontier.root(), frontier }),
+            Some(_) | None => Err("the head's size, root and frontier do not fit together".to_owned()),
+        }
+    }
+
+    /// What must hold between the head and the newest event; the rest is left to `verify`.
+    pub fn fits(&self, newest: Option<StoredEvent>) -> Result<Timestamp, String> {
+        let size = self.frontier.size();
+        let Some(stored) = newest else {
+            return match size {
+                0 => Ok(Timestamp::default()),
+                _ => Err(format!("the head is at position {size}, but there are no events")),
+            };
+        };
+        let position = stored.position;
+        let event = stored.event.map_err(|reason| format!("event {position}: {reason}"))?;
+        if size != position {
+            return Err(format!("the head is at position {size}, the newest event at {position}"));
+        }
+        if event.leaf_hash != event.expected_leaf_hash() {
+            return Err(format!("event {position} does not have the hash that was recorded for it"));
+        }
+        if self.frontier.lone_leaf().is_some_and(|leaf| *leaf != event.leaf_hash) {
+            return Err(format!("the head does not end with event {position}"));
+        }
+        Ok(event.recorded_at)
+    }
+}
+
+/// A key to be stored with the positions its request filled.
+#[derive(Debug)]
+pub(crate) struct NewKey<'a> {
+    pub idempotency: &'a Idempotency,
+    pub first: u64,
+    pub last: u64,
+}
+
+/// A key that was stored before.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Which of the asked keys.
+    pub index: usize,
+    pub request_hash: String,
+    pub events: Vec<Arc<RecordedEvent>>,
+}
+
+/// One row: its position, and the event or why the row holds none.
+#[derive(Debug)]
+pub(crate) struct StoredEvent {
+    pub position: u64,
+    pub event: Result<RecordedEvent, String>,
+}
+
+impl StoredEvent {
+    /// The event, or an error about a row that holds none.
+    pub fn sound(self) -> Result<Arc<RecordedEvent>, sqlx::Error> {
+        let position = self.position;
+        self.event.map(Arc::new).map_err(|reason| sqlx::Error::Decode(format!("event {position}: {reason}").into()))
+    }
+}
+
+/// What is known of a request: its hash and the positions it filled.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub(crate) struct KeyRow {
+    pub key: String,
+    pub request_hash: String,
+    pub first_position: i64,
+    pub last_position: i64,
+}
+
+impl KeyRow {
+    /// The positions; a damaged row counts as empty.
+    pub fn range(&self) -> (u64, u64) {
+        (u64::try_from(self.first_position).unwrap_or(1), u64::try_from(self.last_position).unwrap_or(0))
+    }
+}
+
+/// What `verify` must know besides the events.
+#[derive(Debug)]
+pub(crate) struct Integrity {
+    pub size: i64,
+    pub root: Vec<u8>,
+    pub frontier: Vec<u8>,
+    pub newest: i64,
+    pub strays: i64,
+    pub triggers: Vec<String>,
+}
+
+/// `(size, root)` as stored.
+pub(crate) fn head_of(size: i64, root: Vec<u8>) -> Result<Head, sqlx::Error> {
+    let position = u64::try_from(size).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+    let root = root.try_into().map_err(|_| sqlx::Error::Decode("the head's root is not 32 bytes long".into()))?;
+    Ok(Head { position, root })
+}
+
+pub(crate) fn as_i64(number: u64) -> i64 {
+    // Positions and versions are counted up from 1: the end of the range is out of reach.
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

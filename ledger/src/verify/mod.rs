@@ -19,7 +19,6 @@ use crate::error::LedgerError;
 use crate::limits::MAX_PAGE_EVENTS;
 use crate::proof::origin;
 use crate::reader::LedgerReader;
-use crate::store;
 use calls::Calls;
 use chain::Chain;
 use checkpoints::Checkpoints;
@@ -54,7 +53,7 @@ pub async fn verify(
 ) -> Result<VerifyReport, LedgerError> {
     let failed = |error| reader.error("verify", &error);
     let mut report = Report::default();
-    let look = store::integrity(reader.pool()).await.map_err(failed)?;
+    let look = reader.store().integrity().await.map_err(failed)?;
     for trigger in TRIGGERS.iter().filter(|name| !look.triggers.iter().any(|found| found == *name)) {
         report.find(Check::Triggers, 0, format!("the trigger {trigger} is missing"));
     }
@@ -86,7 +85,7 @@ pub async fn verify(
             }
         };
         let Some(end) = page.last().map(|stored| stored.position.min(size)) else { break };
-        let keys = store::keys_of(reader.pool(), position + 1, end).await.map_err(failed)?;
+        let keys = reader.store().keys_of(position + 1, end).await.map_err(failed)?;
         let mut events = Vec::with_capacity(page.len());
         for stored in page.into_iter().filter(|stored| stored.position <= size) {
             match stored.event {
@@ -113,12 +112,12 @@ pub async fn verify(
     chain.end(size, &look.root, &look.frontier, &mut report);
     checkpoints.end(size, &mut report);
     calls.end(&runs, &mut report);
-    let beyond = store::keys_beyond(reader.pool(), size).await.map_err(failed)?;
+    let beyond = reader.store().keys_beyond(size).await.map_err(failed)?;
     for key in beyond {
         report.find(Check::Keys, key.range().0, format!("the key {:?} names positions after the head", key.key));
     }
-    if let Some(reason) = store::integrity_check(reader.pool()).await.map_err(failed)? {
-        report.find(Check::Readable, 0, format!("SQLite's own check: {reason}"));
+    if let Some(reason) = reader.store().integrity_check().await.map_err(failed)? {
+        report.find(Check::Readable, 0, reason);
     }
     Ok(report.finish(size, chain.root()))
 }

@@ -4,10 +4,10 @@
 use super::Command;
 use crate::append::{Idempotency, PreparedEvent};
 use crate::error::AppendError;
-use crate::store::{NewKey, PARTITION, WriteStore};
+use crate::store::{Look, NewKey, PARTITION, Seen};
 use devmind_domain::Timestamp;
 use devmind_domain::event::{RecordedEvent, StreamId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use std::sync::Arc;
 pub(super) struct Plan {
     pub events: Vec<Arc<RecordedEvent>>,
     pub outcomes: Vec<Outcome>,
-    /// The head before the batch.
-    head: u64,
+    /// The size of the log before the batch.
+    pub head: u64,
 }
 
 /// What a command gets. Ranges are of [`Plan::events`].
@@ -28,6 +28,33 @@ pub(super) enum Outcome {
     SeenInBatch { same_request: bool, range: Range<usize> },
 }
 
+/// What a batch must know of the log before it can be judged.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    pub streams: Vec<&'a StreamId>,
+    pub keys: Vec<&'a Idempotency>,
+    /// Which commands the keys belong to.
+    indices: Vec<usize>,
+}
+
+impl<'a> Asked<'a> {
+    pub fn of(batch: &'a [Command]) -> Self {
+        let streams: HashSet<_> = batch.iter().flat_map(Command::streams).map(|append| &append.stream).collect();
+        let keyed = batch.iter().enumerate().filter_map(|(index, command)| Some((index, command.idempotency()?)));
+        let (indices, keys) = keyed.unzip();
+        Self { streams: streams.into_iter().collect(), keys, indices }
+    }
+
+    /// The refusals of commands whose keys are in the log, by their index in the batch.
+    fn refusals(&self, seen: Vec<Seen>) -> HashMap<usize, AppendError> {
+        let refusal = |found: Seen| {
+            let same_request = found.request_hash == self.keys.get(found.index)?.request_hash;
+            Some((*self.indices.get(found.index)?, AppendError::KeySeen { same_request, events: found.events }))
+        };
+        seen.into_iter().filter_map(refusal).collect()
+    }
+}
+
 type Key<'a> = (&'a str, &'a str);
 
 fn key_of(idempotency: &Idempotency) -> Key<'_> {
@@ -36,14 +63,10 @@ fn key_of(idempotency: &Idempotency) -> Key<'_> {
 
 impl Plan {
     /// Judges the commands in their order, each with what those before it do.
-    pub async fn make(
-        store: &mut WriteStore,
-        batch: &[Command],
-        head: u64,
-        recorded_at: Timestamp,
-    ) -> Result<Self, sqlx::Error> {
-        let mut versions = current_versions(store, batch).await?;
-        let mut seen = seen_keys(store, batch).await?;
+    pub fn make(batch: &[Command], asked: Asked<'_>, look: Look, recorded_at: Timestamp) -> Self {
+        let mut seen = asked.refusals(look.seen);
+        let mut versions = asked.streams.into_iter().zip(look.versions).collect();
+        let head = look.head.frontier.size();
         let mut taken: HashMap<Key<'_>, (&str, Range<usize>)> = HashMap::new();
         let mut plan = Self { events: Vec::new(), outcomes: Vec::with_capacity(batch.len()), head };
         for (index, command) in batch.iter().enumerate() {
@@ -62,12 +85,7 @@ impl Plan {
             }
             plan.outcomes.push(outcome);
         }
-        Ok(plan)
-    }
-
-    /// Whether there is anything to commit.
-    pub fn writes(&self, batch: &[Command]) -> bool {
-        !self.events.is_empty() || !self.new_keys(batch).is_empty()
+        plan
     }
 
     /// The keys of the commands that are stored.
@@ -114,37 +132,6 @@ impl Plan {
         versions.extend(after);
         Outcome::Stored(start..self.events.len())
     }
-}
-
-async fn current_versions<'a>(
-    store: &mut WriteStore,
-    batch: &'a [Command],
-) -> Result<HashMap<&'a StreamId, u64>, sqlx::Error> {
-    let named = batch.iter().flat_map(Command::streams).map(|append| (&append.stream, 0));
-    let mut versions: HashMap<&StreamId, u64> = named.collect();
-    let streams: Vec<&StreamId> = versions.keys().copied().collect();
-    if !streams.is_empty() {
-        let found = store.versions(&streams).await?;
-        versions = streams.into_iter().zip(found).collect();
-    }
-    Ok(versions)
-}
-
-/// The refusals of commands whose keys are in the file, by their index in the batch.
-async fn seen_keys(store: &mut WriteStore, batch: &[Command]) -> Result<HashMap<usize, AppendError>, sqlx::Error> {
-    let (indices, keys): (Vec<usize>, Vec<&Idempotency>) =
-        batch.iter().enumerate().filter_map(|(index, command)| Some((index, command.idempotency()?))).unzip();
-    if keys.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let mut refusals = HashMap::new();
-    for found in store.seen(&keys).await? {
-        if let (Some(index), Some(key)) = (indices.get(found.index), keys.get(found.index)) {
-            let same_request = found.request_hash == key.request_hash;
-            refusals.insert(*index, AppendError::KeySeen { same_request, events: found.events });
-        }
-    }
-    Ok(refusals)
 }
 
 fn record(

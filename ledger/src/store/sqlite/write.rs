@@ -1,72 +1,46 @@
 //! Writing the file: one transaction for each batch, on the one connection that may write.
 
-use super::read::KeyRow;
-use super::rows::{COLUMNS, as_i64, partition, stored_event};
+use super::partition;
+use super::rows::{COLUMNS, stored_event};
 use crate::append::Idempotency;
-use crate::error::LedgerError;
-use crate::merkle::Frontier;
-use devmind_domain::canonical::Hash;
+use crate::error::{LedgerError, SQLITE_IOERR, primary_result_code};
+use crate::store::{Batch, Failure, HeadRow, KeyRow, Look, NewKey, Seen, WriteLog, as_i64};
 use devmind_domain::event::{RecordedEvent, StreamId};
 use sqlx::{Connection, Row, SqliteConnection};
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+
+/// SQLite's result codes that speak of what a statement was given, not of the file or the disk:
+/// ERROR, TOOBIG, CONSTRAINT, MISMATCH, RANGE.
+const DATA_ERRORS: [u32; 5] = [1, 18, 19, 20, 25];
 
 /// The connection that writes, and the lock that makes it the only one.
 #[derive(Debug)]
-pub(crate) struct WriteStore {
-    file: PathBuf,
+pub(crate) struct SqliteWriter {
+    place: String,
     connection: SqliteConnection,
     lock: File,
     #[cfg(test)]
-    pub faults: super::faults::Faults,
+    faults: crate::store::faults::Faults,
 }
 
-/// The head of the log.
-#[derive(Clone, Debug)]
-pub(crate) struct HeadRow {
-    pub frontier: Frontier,
-    pub root: Hash,
-}
-
-/// A key to be stored with the positions its request filled.
-#[derive(Debug)]
-pub(crate) struct NewKey<'a> {
-    pub idempotency: &'a Idempotency,
-    pub first: u64,
-    pub last: u64,
-}
-
-/// A key that was stored before.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    /// Which of the asked keys.
-    pub index: usize,
-    pub request_hash: String,
-    pub events: Vec<Arc<RecordedEvent>>,
-}
-
-impl WriteStore {
-    pub fn new(file: PathBuf, connection: SqliteConnection, lock: File) -> Self {
+impl SqliteWriter {
+    pub fn new(file: &Path, connection: SqliteConnection, lock: File) -> Self {
         Self {
-            file,
+            place: file.display().to_string(),
             connection,
             lock,
             #[cfg(test)]
-            faults: super::faults::Faults::default(),
+            faults: crate::store::faults::Faults::default(),
         }
     }
 
-    pub fn file(&self) -> &Path {
-        &self.file
+    async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut self.connection).await.map(drop)
     }
 
-    /// Begins the batch's transaction; no other process can write until it ends.
-    pub async fn begin(&mut self) -> Result<(), sqlx::Error> {
-        self.run("BEGIN IMMEDIATE").await
-    }
-
-    pub async fn commit(&mut self) -> Result<(), sqlx::Error> {
+    async fn commit(&mut self) -> Result<(), sqlx::Error> {
         #[cfg(test)]
         if let Some((sql, error)) = self.faults.instead_of_commit() {
             self.run(sql).await?;
@@ -76,22 +50,35 @@ impl WriteStore {
     }
 
     /// Ends the transaction without a trace. It may have ended by itself, so nothing is reported.
-    pub async fn rollback(&mut self) {
+    async fn rollback(&mut self) {
         if let Err(error) = self.run("ROLLBACK").await {
             tracing::debug!(%error, "the transaction had ended already");
         }
     }
 
-    async fn run(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
-        sqlx::query(sql).execute(&mut self.connection).await.map(drop)
+    fn before(&self, error: &sqlx::Error) -> Failure {
+        match speaks_of_data(error) {
+            true => Failure::Data(error.to_string()),
+            false => Failure::Before(LedgerError::from_sqlx(&self.place, "append", error)),
+        }
     }
 
-    pub async fn head(&mut self) -> Result<Result<HeadRow, String>, sqlx::Error> {
-        read_head(&mut self.connection).await
+    async fn look_inside(
+        &mut self,
+        streams: &[&StreamId],
+        keys: &[&Idempotency],
+    ) -> Result<Result<Look, String>, sqlx::Error> {
+        let head = match read_head(&mut self.connection).await? {
+            Ok(head) => head,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let versions = if streams.is_empty() { Vec::new() } else { self.versions(streams).await? };
+        let seen = if keys.is_empty() { Vec::new() } else { self.seen(keys).await? };
+        // Nobody else writes: the writer knows the newest moment itself.
+        Ok(Ok(Look { head, recorded_at: None, versions, seen }))
     }
 
-    /// The current version of each stream, in the order asked.
-    pub async fn versions(&mut self, streams: &[&StreamId]) -> Result<Vec<u64>, sqlx::Error> {
+    async fn versions(&mut self, streams: &[&StreamId]) -> Result<Vec<u64>, sqlx::Error> {
         let asked: Vec<_> = streams.iter().map(|id| (&id.aggregate_type, &id.aggregate_id)).collect();
         let rows = sqlx::query(
             "SELECT coalesce((SELECT max(sequence) FROM events \
@@ -104,8 +91,7 @@ impl WriteStore {
         rows.iter().map(|row| row.try_get::<i64, _>(0).map(|version| u64::try_from(version).unwrap_or(0))).collect()
     }
 
-    /// Those of the keys that were stored before, with what their requests caused.
-    pub async fn seen(&mut self, keys: &[&Idempotency]) -> Result<Vec<Seen>, sqlx::Error> {
+    async fn seen(&mut self, keys: &[&Idempotency]) -> Result<Vec<Seen>, sqlx::Error> {
         let asked: Vec<_> = keys.iter().map(|key| (&key.scope, &key.key)).collect();
         let rows = sqlx::query(
             "SELECT asked.key, stored.key, stored.request_hash, stored.first_position, stored.last_position \
@@ -135,12 +121,24 @@ impl WriteStore {
             format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position BETWEEN ? AND ? ORDER BY position");
         let query = sqlx::query(&sql).bind(partition()).bind(key.first_position).bind(key.last_position);
         let rows = query.fetch_all(&mut self.connection).await?;
-        let decode = |row| stored_event(row)?.event.map(Arc::new).map_err(|reason| sqlx::Error::Decode(reason.into()));
-        rows.iter().map(decode).collect()
+        rows.iter().map(|row| stored_event(row)?.sound()).collect()
+    }
+
+    async fn write(&mut self, batch: &Batch<'_>) -> Result<bool, sqlx::Error> {
+        if !batch.events.is_empty() {
+            self.insert(batch.events).await?;
+            if !self.advance(batch.from, batch.head).await? {
+                return Ok(false);
+            }
+        }
+        if !batch.keys.is_empty() {
+            self.insert_keys(batch.keys).await?;
+        }
+        Ok(true)
     }
 
     /// Stores events with one statement, however many they are.
-    pub async fn insert(&mut self, events: &[Arc<RecordedEvent>]) -> Result<(), sqlx::Error> {
+    async fn insert(&mut self, events: &[Arc<RecordedEvent>]) -> Result<(), sqlx::Error> {
         let rows: Vec<_> = events
             .iter()
             .map(|event| {
@@ -169,7 +167,7 @@ impl WriteStore {
     }
 
     /// Stores keys with one statement.
-    pub async fn insert_keys(&mut self, keys: &[NewKey<'_>]) -> Result<(), sqlx::Error> {
+    async fn insert_keys(&mut self, keys: &[NewKey<'_>]) -> Result<(), sqlx::Error> {
         let rows: Vec<_> = keys
             .iter()
             .map(|NewKey { idempotency, first, last }| {
@@ -187,7 +185,7 @@ impl WriteStore {
     }
 
     /// Moves the head; `false` when it was not where it was read.
-    pub async fn advance(&mut self, from: u64, to: &HeadRow) -> Result<bool, sqlx::Error> {
+    async fn advance(&mut self, from: u64, to: &HeadRow) -> Result<bool, sqlx::Error> {
         sqlx::query("UPDATE head SET size = ?, root = ?, frontier = ? WHERE partition = ? AND size = ?")
             .bind(as_i64(to.frontier.size()))
             .bind(to.root.as_slice())
@@ -199,11 +197,10 @@ impl WriteStore {
             .map(|done| done.rows_affected() == 1)
     }
 
-    /// Whether an event is stored.
-    pub async fn contains(&mut self, event_id: &str) -> Result<bool, sqlx::Error> {
+    async fn contains(&mut self, event_id: &str) -> Result<bool, sqlx::Error> {
         #[cfg(test)]
         if self.faults.unreadable() {
-            return Err(super::faults::disk_error());
+            return Err(crate::store::faults::disk_error());
         }
         let found: Option<i64> = sqlx::query_scalar("SELECT 1 FROM events WHERE event_id = ?")
             .bind(event_id)
@@ -211,13 +208,64 @@ impl WriteStore {
             .await?;
         Ok(found.is_some())
     }
+}
+
+#[async_trait::async_trait]
+impl WriteLog for SqliteWriter {
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    #[cfg(test)]
+    fn faults(&self) -> crate::store::faults::Faults {
+        self.faults.clone()
+    }
+
+    /// Begins the batch's transaction; no other process can write until it ends.
+    async fn look(&mut self, streams: &[&StreamId], keys: &[&Idempotency]) -> Result<Look, Failure> {
+        self.run("BEGIN IMMEDIATE").await.map_err(|error| self.before(&error))?;
+        let failure = match self.look_inside(streams, keys).await {
+            Ok(Ok(look)) => return Ok(look),
+            Ok(Err(reason)) => Failure::Before(LedgerError::Corrupt { place: self.place.clone(), reason }),
+            Err(error) => self.before(&error),
+        };
+        self.rollback().await;
+        Err(failure)
+    }
+
+    async fn store(&mut self, batch: &Batch<'_>) -> Result<(), Failure> {
+        let failure = match self.write(batch).await {
+            Ok(true) => return self.commit().await.map_err(Failure::AtCommit),
+            Ok(false) => Failure::Moved,
+            Err(error) => self.before(&error),
+        };
+        self.rollback().await;
+        Err(failure)
+    }
+
+    async fn leave(&mut self) {
+        self.rollback().await;
+    }
+
+    async fn settle(&mut self, event_id: Option<&str>, error: &sqlx::Error) -> Result<bool, String> {
+        self.rollback().await;
+        let Some(event_id) = event_id else { return Ok(false) };
+        match self.contains(event_id).await {
+            Ok(true) => Ok(true),
+            // The frames of a commit whose flush failed may lie in the write-ahead log all the same,
+            // and be found there after a crash.
+            Ok(false) if speaks_of_the_disk(error) => Err("it may come back after a crash".to_owned()),
+            Ok(false) => Ok(false),
+            Err(unreadable) => Err(format!("then {unreadable}")),
+        }
+    }
 
     /// Empties the write-ahead log, closes the file and gives up the lock.
-    pub async fn close(mut self) -> Result<(), LedgerError> {
+    async fn close(mut self: Box<Self>) -> Result<(), LedgerError> {
         let checkpointed = self.run("PRAGMA wal_checkpoint(TRUNCATE)").await;
         let closed = self.connection.close().await;
         drop(self.lock);
-        checkpointed.and(closed).map_err(|error| LedgerError::from_sqlx(&self.file, "close", &error))
+        checkpointed.and(closed).map_err(|error| LedgerError::from_sqlx(&self.place, "close", &error))
     }
 }
 
@@ -228,12 +276,16 @@ pub(super) async fn read_head(connection: &mut SqliteConnection) -> Result<Resul
         .fetch_optional(connection)
         .await?;
     let Some(row) = row else { return Ok(Err("the head is missing".to_owned())) };
-    let size = u64::try_from(row.try_get::<i64, _>(0)?).unwrap_or(u64::MAX);
-    let (root, frontier): (Vec<u8>, Vec<u8>) = (row.try_get(1)?, row.try_get(2)?);
-    Ok(match Frontier::from_bytes(size, &frontier) {
-        Some(frontier) if frontier.root().as_slice() == root => Ok(HeadRow { root: frontier.root(), frontier }),
-        Some(_) | None => Err("the head's size, root and frontier do not fit together".to_owned()),
-    })
+    Ok(HeadRow::new(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+}
+
+fn speaks_of_data(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Encode(_))
+        || primary_result_code(error).is_some_and(|code| DATA_ERRORS.contains(&code))
+}
+
+fn speaks_of_the_disk(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(_)) || primary_result_code(error) == Some(SQLITE_IOERR)
 }
 
 fn json<T: serde::Serialize>(rows: &T) -> Result<String, sqlx::Error> {

@@ -1,9 +1,8 @@
 //! Rows of the table `events` and the events they hold.
 
-use super::PARTITION;
-use crate::append::Head;
 use crate::limits::MAX_PAGE_BYTES;
 use crate::ring::weight;
+use crate::store::StoredEvent;
 use devmind_domain::Timestamp;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use futures::TryStreamExt;
@@ -13,13 +12,6 @@ use sqlx::{Row, Sqlite, SqlitePool, query::Query};
 /// The columns, in the order [`stored_event`] reads them.
 pub(super) const COLUMNS: &str = "partition, position, event_id, aggregate_type, aggregate_id, sequence, event_type, \
      event_version, payload, metadata, recorded_at, leaf_hash";
-
-/// One row: its position, and the event or why the row holds none.
-#[derive(Debug)]
-pub(crate) struct StoredEvent {
-    pub position: u64,
-    pub event: Result<RecordedEvent, String>,
-}
 
 /// Runs a query for [`COLUMNS`] until it ends or has brought more than [`MAX_PAGE_BYTES`].
 pub(super) async fn fetch_page<'q>(
@@ -69,22 +61,4 @@ fn recorded_event(row: &SqliteRow, position: u64) -> Result<RecordedEvent, Strin
         recorded_at,
         leaf_hash: leaf_hash.try_into().map_err(|_| "leaf_hash is not 32 bytes long".to_owned())?,
     })
-}
-
-/// A row of `(size, root)`.
-pub(super) fn head_of(row: &SqliteRow) -> Result<Head, sqlx::Error> {
-    let size: i64 = row.try_get(0)?;
-    let root: Vec<u8> = row.try_get(1)?;
-    let position = u64::try_from(size).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-    let root = root.try_into().map_err(|_| sqlx::Error::Decode("the head's root is not 32 bytes long".into()))?;
-    Ok(Head { position, root })
-}
-
-pub(super) fn as_i64(number: u64) -> i64 {
-    // Positions and versions are counted up from 1: the end of the range is out of reach.
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(super) const fn partition() -> i64 {
-    PARTITION as i64
 }

@@ -1,12 +1,13 @@
 //! Opening the file: the lock, the checks that come before anything is written, the migrations,
 //! and the comparison of the head with the newest event.
 
-use super::read;
-use super::rows::{COLUMNS, partition, stored_event};
-use super::write::WriteStore;
-use crate::append::Head;
+use super::partition;
+use super::read::SqliteLog;
+use super::rows::{COLUMNS, stored_event};
+use super::write::SqliteWriter;
 use crate::error::LedgerError;
 use crate::limits::{BUSY_TIMEOUT, READ_CONNECTIONS};
+use crate::store::{Opened, ReadLog};
 use devmind_domain::Timestamp;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -14,6 +15,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection, SqlitePool};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite/ledger");
 
@@ -28,15 +30,6 @@ const SYNCHRONOUS_FULL: i64 = 2;
 
 /// The lock file's name, beside the log.
 const LOCK_FILE: &str = "ledger.lock";
-
-/// A log that is open for writing.
-pub(crate) struct Opened {
-    pub write: WriteStore,
-    pub pool: SqlitePool,
-    pub head: Head,
-    pub ledger_id: String,
-    pub last_recorded_at: Timestamp,
-}
 
 /// Locks, checks, migrates and opens the file.
 pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
@@ -56,16 +49,16 @@ pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
     check_durability(file, &mut connection).await?;
     MIGRATIONS.run(&mut connection).await.map_err(|error| migration_error(file, error))?;
     let last_recorded_at = check_head(file, &mut connection).await?;
-    let pool = read_pool(file).await?;
-    let head = read::head(&pool).await.map_err(|error| fail(file, "read the head", &error))?;
-    let ledger_id = read::ledger_id(&pool).await.map_err(|error| fail(file, "read the ledger's id", &error))?;
-    let write = WriteStore::new(file.to_owned(), connection, lock);
-    Ok(Opened { write, pool, head, ledger_id, last_recorded_at })
+    let read = SqliteLog::new(file, read_pool(file).await?);
+    let head = read.head().await.map_err(|error| fail(file, "read the head", &error))?;
+    let ledger_id = read.ledger_id().await.map_err(|error| fail(file, "read the ledger's id", &error))?;
+    let write = Box::new(SqliteWriter::new(file, connection, lock));
+    Ok(Opened { write, read: Arc::new(read), head, ledger_id, last_recorded_at })
 }
 
 /// Opens an existing ledger for reading alone. The log is neither locked nor changed; beside a log at
 /// rest SQLite leaves its empty companions (-wal, -shm), which the next writer takes over.
-pub(crate) async fn open_reader(file: &Path) -> Result<(SqlitePool, String), LedgerError> {
+pub(crate) async fn open_reader(file: &Path) -> Result<(SqliteLog, String), LedgerError> {
     if !looks_like_sqlite(file)? {
         return Err(unavailable(file, "there is no ledger yet: start the server, or name another folder"));
     }
@@ -75,9 +68,9 @@ pub(crate) async fn open_reader(file: &Path) -> Result<(SqlitePool, String), Led
         let reason = format!("it has schema {found}, this program reads {known}: start the server once");
         return Err(unavailable(file, reason));
     }
-    let pool = read_pool(file).await?;
-    let ledger_id = read::ledger_id(&pool).await.map_err(|error| fail(file, "read the ledger's id", &error))?;
-    Ok((pool, ledger_id))
+    let log = SqliteLog::new(file, read_pool(file).await?);
+    let ledger_id = log.ledger_id().await.map_err(|error| fail(file, "read the ledger's id", &error))?;
+    Ok((log, ledger_id))
 }
 
 /// Looks at an existing file without writing: is it a ledger, and of which schema?
@@ -112,11 +105,7 @@ async fn look(file: &Path, connection: &mut SqliteConnection) -> Result<i64, Led
         Some((None,)) if tables == 1 || application == APPLICATION_ID => Ok(0),
         Some((Some(found),)) if application == APPLICATION_ID => {
             let known = newest_known();
-            if found > known {
-                Err(LedgerError::SchemaNewer { file: file.to_owned(), found, known })
-            } else {
-                Ok(found)
-            }
+            if found > known { Err(LedgerError::SchemaNewer { place: place(file), found, known }) } else { Ok(found) }
         }
         Some(_) | None => Err(corrupt(file, "it is the SQLite file of another program")),
     }
@@ -147,26 +136,8 @@ async fn check_head(file: &Path, connection: &mut SqliteConnection) -> Result<Ti
     let head = super::write::read_head(connection).await.map_err(failed)?.map_err(|reason| corrupt(file, reason))?;
     let newest = format!("SELECT {COLUMNS} FROM events WHERE partition = ? ORDER BY position DESC LIMIT 1");
     let row = sqlx::query(&newest).bind(partition()).fetch_optional(&mut *connection).await.map_err(failed)?;
-    let Some(row) = row else {
-        return if head.frontier.size() == 0 {
-            Ok(Timestamp::default())
-        } else {
-            Err(corrupt(file, format!("the head is at position {}, but there are no events", head.frontier.size())))
-        };
-    };
-    let stored = stored_event(&row).map_err(failed)?;
-    let (size, position) = (head.frontier.size(), stored.position);
-    let event = stored.event.map_err(|reason| corrupt(file, format!("event {position}: {reason}")))?;
-    if size != position {
-        return Err(corrupt(file, format!("the head is at position {size}, the newest event at {position}")));
-    }
-    if event.leaf_hash != event.expected_leaf_hash() {
-        return Err(corrupt(file, format!("event {position} does not have the hash that was recorded for it")));
-    }
-    if head.frontier.lone_leaf().is_some_and(|leaf| *leaf != event.leaf_hash) {
-        return Err(corrupt(file, format!("the head does not end with event {position}")));
-    }
-    Ok(event.recorded_at)
+    let newest = row.as_ref().map(stored_event).transpose().map_err(failed)?;
+    head.fits(newest).map_err(|reason| corrupt(file, reason))
 }
 
 async fn read_pool(file: &Path) -> Result<SqlitePool, LedgerError> {
@@ -241,7 +212,7 @@ fn folder_of(file: &Path) -> PathBuf {
 fn migration_error(file: &Path, error: MigrateError) -> LedgerError {
     match error {
         MigrateError::VersionMissing(found) | MigrateError::VersionNotPresent(found) => {
-            LedgerError::SchemaNewer { file: file.to_owned(), found, known: newest_known() }
+            LedgerError::SchemaNewer { place: place(file), found, known: newest_known() }
         }
         MigrateError::VersionMismatch(version) => {
             corrupt(file, format!("its migration {version} is not the one this program knows"))
@@ -252,14 +223,18 @@ fn migration_error(file: &Path, error: MigrateError) -> LedgerError {
     }
 }
 
+fn place(file: &Path) -> String {
+    file.display().to_string()
+}
+
 fn fail(file: &Path, doing: &str, error: &sqlx::Error) -> LedgerError {
-    LedgerError::from_sqlx(file, doing, error)
+    LedgerError::from_sqlx(&place(file), doing, error)
 }
 
 fn unavailable(file: &Path, reason: impl Into<String>) -> LedgerError {
-    LedgerError::Unavailable { file: file.to_owned(), reason: reason.into() }
+    LedgerError::Unavailable { place: place(file), reason: reason.into() }
 }
 
 fn corrupt(file: &Path, reason: impl Into<String>) -> LedgerError {
-    LedgerError::Corrupt { file: file.to_owned(), reason: reason.into() }
+    LedgerError::Corrupt { place: place(file), reason: reason.into() }
 }

@@ -1,0 +1,219 @@
+//! Reading the file: pages in order, streams, filters, keys, the head.
+
+use super::partition;
+use super::rows::{COLUMNS, fetch_page};
+use crate::append::Head;
+use crate::limits::MAX_APPEND_EVENTS;
+use crate::reader::EventFilter;
+use crate::store::{Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
+use devmind_domain::canonical::Hash;
+use devmind_domain::event::StreamId;
+use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
+use std::path::Path;
+
+/// The connections that read a file.
+#[derive(Debug)]
+pub(crate) struct SqliteLog {
+    place: String,
+    pool: SqlitePool,
+}
+
+impl SqliteLog {
+    pub fn new(file: &Path, pool: SqlitePool) -> Self {
+        Self { place: file.display().to_string(), pool }
+    }
+
+    pub async fn ledger_id(&self) -> Result<String, sqlx::Error> {
+        sqlx::query_scalar("SELECT ledger_id FROM ledger_meta").fetch_one(&self.pool).await
+    }
+}
+
+#[async_trait::async_trait]
+impl ReadLog for SqliteLog {
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    async fn head(&self) -> Result<Head, sqlx::Error> {
+        let row = sqlx::query("SELECT size, root FROM head WHERE partition = ?").bind(partition());
+        let row = row.fetch_one(&self.pool).await?;
+        head_of(row.try_get(0)?, row.try_get(1)?)
+    }
+
+    async fn page(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let sql =
+            format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?");
+        fetch_page(&self.pool, sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(limit)).await
+    }
+
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
+        let sql =
+            "SELECT position, leaf_hash FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?";
+        let query = sqlx::query_as(sql).bind(partition()).bind(as_i64(after)).bind(as_i64(limit));
+        let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(&self.pool).await?;
+        let sound = |(position, leaf): (i64, Vec<u8>)| Some((u64::try_from(position).ok()?, leaf.try_into().ok()?));
+        Ok(rows.into_iter().filter_map(sound).collect())
+    }
+
+    async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let sql =
+            format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position BETWEEN ? AND ? ORDER BY position");
+        fetch_page(&self.pool, sqlx::query(&sql).bind(partition()).bind(as_i64(first)).bind(as_i64(last))).await
+    }
+
+    async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM events WHERE aggregate_type = ? AND aggregate_id = ? AND sequence > ? \
+             ORDER BY sequence LIMIT ?"
+        );
+        let query = sqlx::query(&sql)
+            .bind(stream.aggregate_type.as_str())
+            .bind(stream.aggregate_id.as_str())
+            .bind(as_i64(after))
+            .bind(limit);
+        fetch_page(&self.pool, query).await
+    }
+
+    async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let mut builder = filter_query(filter, after, limit);
+        fetch_page(&self.pool, builder.build()).await
+    }
+
+    async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {
+        sqlx::query_as("SELECT * FROM idempotency WHERE scope = ? AND key = ?")
+            .bind(scope)
+            .bind(key)
+            .fetch_optional(&self.pool)
+            .await
+    }
+
+    async fn keys_of(&self, first: u64, last: u64) -> Result<Vec<KeyRow>, sqlx::Error> {
+        // One command has at most so many events, so a key that reaches in cannot begin earlier.
+        let earliest = first.saturating_sub(MAX_APPEND_EVENTS as u64);
+        sqlx::query_as(
+            "SELECT * FROM idempotency WHERE first_position BETWEEN ? AND ? \
+             AND (first_position >= ? OR last_position >= ?) ORDER BY first_position",
+        )
+        .bind(as_i64(earliest))
+        .bind(as_i64(last))
+        .bind(as_i64(first))
+        .bind(as_i64(first))
+        .fetch_all(&self.pool)
+        .await
+    }
+
+    async fn keys_beyond(&self, size: u64) -> Result<Vec<KeyRow>, sqlx::Error> {
+        sqlx::query_as(
+            "SELECT * FROM idempotency WHERE first_position > ? OR last_position > ? OR first_position < 1 LIMIT 100",
+        )
+        .bind(as_i64(size + 1))
+        .bind(as_i64(size))
+        .fetch_all(&self.pool)
+        .await
+    }
+
+    async fn integrity(&self) -> Result<Integrity, sqlx::Error> {
+        let row = sqlx::query(
+            "SELECT size, root, frontier, \
+             (SELECT coalesce(max(position), 0) FROM events WHERE partition = head.partition), \
+             (SELECT count(*) FROM events WHERE partition <> head.partition) \
+             FROM head WHERE partition = ?",
+        )
+        .bind(partition())
+        .fetch_one(&self.pool)
+        .await?;
+        let triggers =
+            sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetch_all(&self.pool).await?;
+        Ok(Integrity {
+            size: row.try_get(0)?,
+            root: row.try_get(1)?,
+            frontier: row.try_get(2)?,
+            newest: row.try_get(3)?,
+            strays: row.try_get(4)?,
+            triggers,
+        })
+    }
+
+    async fn integrity_check(&self) -> Result<Option<String>, sqlx::Error> {
+        let answer: String = sqlx::query_scalar("PRAGMA integrity_check(1)").fetch_one(&self.pool).await?;
+        Ok((answer != "ok").then(|| format!("SQLite's own check: {answer}")))
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_, Sqlite> {
+    let EventFilter { conversation_id, run_id, tool_call_id, stream, event_type, actor } = filter;
+    let mut sql = QueryBuilder::new(format!("SELECT {COLUMNS} FROM events WHERE partition = "));
+    sql.push_bind(partition()).push(" AND position > ").push_bind(as_i64(after));
+    if let Some(id) = conversation_id {
+        sql.push(" AND conversation_id = ").push_bind(id.as_str());
+    }
+    if let Some(id) = run_id {
+        sql.push(" AND run_id = ").push_bind(id.as_str());
+    }
+    if let Some(event_type) = event_type {
+        sql.push(" AND event_type = ").push_bind(event_type.as_str());
+    }
+    if let Some(actor) = actor {
+        sql.push(" AND actor = ").push_bind(actor.as_str());
+    }
+    // Streams are short: their positions are looked up first, so that no log is walked for them.
+    if let Some(stream) = stream {
+        sql.push(" AND position IN (SELECT position FROM events WHERE aggregate_type = ");
+        sql.push_bind(stream.aggregate_type.as_str()).push(" AND aggregate_id = ");
+        sql.push_bind(stream.aggregate_id.as_str()).push(")");
+    }
+    if let Some(id) = tool_call_id {
+        let (thread, model_call_id) = id.as_str().split_once(':').unwrap_or((id.as_str(), ""));
+        sql.push(
+            " AND position IN (SELECT position FROM events WHERE aggregate_type = 'tool_call' AND aggregate_id = ",
+        );
+        sql.push_bind(id.as_str());
+        sql.push(" UNION ALL SELECT position FROM events WHERE aggregate_type = 'thread' AND aggregate_id = ");
+        sql.push_bind(thread)
+            .push(" AND CASE event_type WHEN 'ToolResultObserved' THEN payload ->> '$.tool_call_id' = ");
+        sql.push_bind(id.as_str());
+        sql.push(" WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_each(payload, '$.tool_calls') WHERE value ->> '$.id' = ");
+        sql.push_bind(model_call_id).push(") ELSE 0 END)");
+    }
+    sql.push(" ORDER BY position LIMIT ").push_bind(limit);
+    sql
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::support::Folder;
+
+    #[tokio::test]
+    async fn no_filter_walks_the_whole_log() {
+        let folder = Folder::new();
+        folder.open().await.close().await;
+        let mut sql = folder.sql().await;
+        let any = EventFilter::default;
+        for filter in [
+            EventFilter { conversation_id: Some("x".into()), ..any() },
+            EventFilter { run_id: Some("x".into()), ..any() },
+            EventFilter { tool_call_id: Some("x:y".into()), ..any() },
+            EventFilter { stream: Some(StreamId { aggregate_type: "x".into(), aggregate_id: "y".into() }), ..any() },
+            EventFilter { event_type: Some("x".into()), ..any() },
+            EventFilter { actor: Some("x".into()), ..any() },
+        ] {
+            let explain = format!("EXPLAIN QUERY PLAN {}", filter_query(&filter, 0, 10).sql());
+            let plan: Vec<String> = sqlx::raw_sql(&explain)
+                .fetch_all(&mut sql)
+                .await
+                .expect("explained")
+                .iter()
+                .map(|row| row.get::<String, _>("detail"))
+                .collect();
+            let plan = plan.join("; ");
+            // The position alone would find every event after `after`.
+            let by_position = "(partition=? AND position>?)";
+            assert!(!plan.contains("SCAN events") && !plan.contains(by_position), "{filter:?}: {plan}");
+        }
+    }
+}
