@@ -19,6 +19,7 @@ mod ledger;
 mod limits;
 mod merkle;
 mod place;
+pub mod proof;
 mod reader;
 mod ring;
 mod store;

@@ -33,6 +33,7 @@ mod model_secrets;
 mod openapi;
 mod openapi_fuzz;
 mod operator;
+mod proofs;
 mod replay_stream;
 mod reports;
 mod rerun;

@@ -8,6 +8,7 @@ mod follow;
 mod idempotency;
 mod kill;
 mod open;
+mod proofs;
 mod read;
 mod shared;
 pub(crate) mod support;
