@@ -27,8 +27,11 @@ pub const MAX_PARTIAL_TEXT_JSON_BYTES: usize = 4 << 20;
 pub const MAX_LISTED_CONVERSATIONS: u32 = 100;
 /// Bytes of one event's payload, at most.
 pub const MAX_PAYLOAD_BYTES: usize = 8 << 20;
-/// Bytes of an HTTP request's body, at most.
-pub const MAX_BODY_BYTES: usize = 1 << 20;
+/// Bytes of an HTTP request's body, at most …
+pub const MAX_BODY_BYTES: usize = 64 << 10;
+/// … where it holds a question, whose characters JSON may write with twelve bytes each, or the messages
+/// of a client's whole thread.
+pub const MAX_QUESTION_BODY_BYTES: usize = 1 << 20;
 /// Nesting of JSON from outside, at most.
 pub const MAX_JSON_DEPTH: usize = 32;
 
@@ -63,7 +66,7 @@ pub const APPROVAL_LIFETIME_MS: i64 = 86_400_000;
 /// A ticket's life (milliseconds).
 pub const TICKET_TTL_MS: i64 = 60_000;
 /// Tickets a user may ask for in a minute.
-pub const TICKETS_PER_MINUTE: usize = 10;
+pub const TICKETS_PER_MINUTE: u32 = 10;
 /// Unused tickets a device's stream remembers, at most; the oldest are forgotten (and refused).
 pub const MAX_OPEN_TICKETS: usize = 5;
 

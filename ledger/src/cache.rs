@@ -52,11 +52,6 @@ impl AggregateCache {
             self.0.insert(stream.clone(), Entry { state: state.clone(), version, held_bytes });
         }
     }
-
-    /// Forgets a stream, because what its events say has changed.
-    pub fn forget(&self, stream: &StreamId) {
-        self.0.remove(stream);
-    }
 }
 
 impl fmt::Debug for AggregateCache {

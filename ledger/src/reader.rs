@@ -5,11 +5,12 @@ use crate::cache::AggregateCache;
 use crate::error::LedgerError;
 use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
+use crate::place::Place;
 use crate::ring::Ring;
-use crate::store::{ReadLog, Snapshot, StoredEvent, sqlite};
+use crate::store::{ReadLog, Snapshot, StoredEvent, postgres, sqlite};
+use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
-use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
@@ -25,13 +26,26 @@ struct Inner {
     cache: AggregateCache,
 }
 
-/// What the writer in the same process shares with its readers.
+/// What readers share that follow the log without asking for it again and again.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub ring: Arc<Ring>,
     pub head: watch::Receiver<Head>,
     /// Where states go that are worth keeping with the next batch.
-    pub keep: mpsc::Sender<Snapshot>,
+    pub keep: Option<mpsc::Sender<Snapshot>>,
+    /// Held where nobody in this process writes: the head moves as long as somebody reads.
+    pub sender: Option<Arc<watch::Sender<Head>>>,
+}
+
+/// Moves a head on, never back: two tasks may tell of the same log.
+pub(crate) fn advance(head: &watch::Sender<Head>, now: Head) {
+    head.send_if_modified(|known| {
+        let newer = now.position > known.position;
+        if newer {
+            *known = now;
+        }
+        newer
+    });
 }
 
 /// Which events are wanted: those that meet every condition that is set.
@@ -54,14 +68,29 @@ pub struct EventFilter {
 
 impl LedgerReader {
     /// Opens an existing log for reading alone, also while another process writes it. The log is
-    /// neither created, migrated, locked nor written; beside a log at rest SQLite leaves its empty
+    /// neither created, migrated, locked nor written; beside a file at rest SQLite leaves its empty
     /// companions (`-wal`, `-shm`), which the next writer takes over.
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub async fn open(file: &Path) -> Result<Self, LedgerError> {
-        let (store, ledger_id) = sqlite::open_reader(file).await?;
-        Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None, cache: AggregateCache::default() })))
+    pub async fn open(place: impl Into<Place>) -> Result<Self, LedgerError> {
+        match place.into() {
+            Place::File(file) => {
+                let (store, ledger_id) = sqlite::open_reader(&file).await?;
+                Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None, cache: AggregateCache::default() })))
+            }
+            Place::Postgres(url) => {
+                let (store, ledger_id) = postgres::open_reader(&url).await?;
+                let store = Arc::new(store);
+                let head = store.head().await;
+                let head = head.map_err(|error| LedgerError::from_sqlx(store.place(), "read the head", &error))?;
+                let (sender, receiver) = watch::channel(head);
+                let sender = Arc::new(sender);
+                postgres::spawn_news(Arc::clone(&store), &sender);
+                let live = Live { ring: Arc::default(), head: receiver, keep: None, sender: Some(sender) };
+                Ok(Self(Arc::new(Inner { store, ledger_id, live: Some(live), cache: AggregateCache::default() })))
+            }
+        }
     }
 
     pub(crate) fn live(store: Arc<dyn ReadLog>, ledger_id: String, live: Live) -> Self {
@@ -152,6 +181,26 @@ impl LedgerReader {
         Ok(Some((row.request_hash, events)))
     }
 
+    /// The recorded leaf hashes after a position, in order: at most `limit`, fewer at the end of the log
+    /// or before a hole in it.
+    pub(crate) async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<Hash>, LedgerError> {
+        let mut leaves: Vec<Hash> = Vec::new();
+        loop {
+            let (at, left) = (after + leaves.len() as u64, limit - leaves.len() as u64);
+            let rows = match left {
+                0 => Vec::new(),
+                _ => {
+                    self.0.store.leaf_hashes(at, left).await.map_err(|error| self.error("read leaf hashes", &error))?
+                }
+            };
+            let before = leaves.len();
+            leaves.extend((at + 1..).zip(rows).map_while(|(expected, (at, leaf))| (at == expected).then_some(leaf)));
+            if leaves.len() == before {
+                return Ok(leaves);
+            }
+        }
+    }
+
     /// Batches in order from `after`, waiting at the head for more.
     pub fn follow(&self, after: u64) -> Follower {
         Follower::new(self.clone(), after)
@@ -169,8 +218,8 @@ impl LedgerReader {
     /// Has a state stored with the next batch. Nothing depends on it: when there is no room, or no
     /// writer in this process, it is not.
     pub(crate) fn keep(&self, snapshot: Snapshot) {
-        if let Some(live) = &self.0.live {
-            drop(live.keep.try_send(snapshot));
+        if let Some(keep) = self.0.live.as_ref().and_then(|live| live.keep.as_ref()) {
+            drop(keep.try_send(snapshot));
         }
     }
 
@@ -196,6 +245,10 @@ impl LedgerReader {
     /// Waits until the writer in this process has closed the file.
     pub(crate) async fn closed(&self) {
         if let Some(mut head) = self.live_head() {
+            // A reader alone has nothing that could close.
+            if self.0.live.as_ref().is_some_and(|live| live.sender.is_some()) {
+                return;
+            }
             while head.changed().await.is_ok() {}
         }
     }

@@ -12,13 +12,14 @@ mod reply;
 use crate::append::{Appended, Head};
 use crate::error::{AppendError, LedgerError};
 use crate::limits::{CLOSE_WAIT, GATHER_DIVISOR, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, MAX_QUEUED_SNAPSHOTS};
-use crate::reader::Live;
+use crate::reader::{Live, advance};
 use crate::ring::Ring;
 use crate::store::{Batch, Failure, HeadRow, ReadLog, Snapshot, WriteLog};
 use devmind_domain::Timestamp;
 use devmind_domain::event::RecordedEvent;
 use plan::{Asked, Outcome, Plan};
 pub(crate) use reply::Command;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
@@ -32,7 +33,7 @@ pub(crate) struct Writer {
     store: Box<dyn WriteLog>,
     read: Arc<dyn ReadLog>,
     ring: Arc<Ring>,
-    head: watch::Sender<Head>,
+    head: Arc<watch::Sender<Head>>,
     /// The newest moment given out: time never goes back in the log, even when a clock does.
     last_recorded_at: Timestamp,
     /// States that ride along with the next batch.
@@ -61,9 +62,14 @@ impl Writer {
         let ring = Arc::new(Ring::default());
         let (sender, receiver) = watch::channel(head);
         let (keep, snapshots) = mpsc::channel(MAX_QUEUED_SNAPSHOTS);
-        let live = Live { ring: Arc::clone(&ring), head: receiver, keep };
-        let last_flush = Duration::ZERO;
-        (Self { store, read, ring, head: sender, last_recorded_at, snapshots, last_flush }, live)
+        let live = Live { ring: Arc::clone(&ring), head: receiver, keep: Some(keep), sender: None };
+        let head = Arc::new(sender);
+        (Self { store, read, ring, head, last_recorded_at, snapshots, last_flush: Duration::ZERO }, live)
+    }
+
+    /// The head that followers wait for, for whoever else can tell that it moved.
+    pub fn head(&self) -> &Arc<watch::Sender<Head>> {
+        &self.head
     }
 
     /// Runs until `stop`, or until nobody is left to send commands; then closes the file.
@@ -142,7 +148,10 @@ impl Writer {
                 frontier.push(event.leaf_hash);
             }
             let head = HeadRow { root: frontier.root(), frontier };
-            let snapshots: Vec<_> = std::iter::from_fn(|| self.snapshots.try_recv().ok()).collect();
+            // One a stream, the newest that came.
+            let waiting = std::iter::from_fn(|| self.snapshots.try_recv().ok());
+            let snapshots: HashMap<_, _> = waiting.map(|snapshot| (snapshot.stream.clone(), snapshot)).collect();
+            let snapshots: Vec<_> = snapshots.into_values().collect();
             let planned =
                 Batch { events: &plan.events, keys: &keys, snapshots: &snapshots, from: plan.head, head: &head };
             let began = Instant::now();
@@ -163,7 +172,7 @@ impl Writer {
         let head = Head { position: head.frontier.size(), root: head.root };
         if !plan.events.is_empty() {
             self.ring.push(&plan.events);
-            self.head.send_replace(head);
+            advance(&self.head, head);
         }
         let Plan { events, outcomes, .. } = plan;
         for (command, outcome) in batch.into_iter().zip(outcomes) {

@@ -1,6 +1,7 @@
 //! Tests of the ledger over real files.
 
 mod append;
+mod cache;
 mod cqrs;
 mod doubt;
 mod execute;
@@ -8,7 +9,9 @@ mod follow;
 mod idempotency;
 mod kill;
 mod open;
+mod proofs;
 mod read;
+mod shared;
 pub(crate) mod support;
 mod verify_file;
 mod verify_rules;

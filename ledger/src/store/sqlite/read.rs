@@ -1,17 +1,27 @@
 //! Reading the file: pages in order, streams, filters, keys, the head.
 
 use super::partition;
-use super::rows::{COLUMNS, fetch_page};
 use crate::append::Head;
 use crate::limits::MAX_APPEND_EVENTS;
 use crate::reader::EventFilter;
-use crate::store::{Integrity, KeyRow, ReadLog, Snapshot, StoredEvent, as_i64, head_of};
+use crate::store::rows::{COLUMNS, page};
+use crate::store::{FiledRow, Integrity, KeyRow, ReadLog, SNAPSHOT, Snapshot, SnapshotRow, StoredEvent, as_i64, head_of};
+use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
-use sqlx::sqlite::SqliteRow;
 use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
 use std::path::Path;
 
-const SNAPSHOT: &str = "aggregate_type, aggregate_id, sequence, state_version, state";
+/// The triggers that every ledger has; without them a row could be changed by mistake.
+const TRIGGERS: [&str; 8] = [
+    "events_no_delete",
+    "events_no_update",
+    "head_no_delete",
+    "head_only_grows",
+    "idempotency_no_delete",
+    "idempotency_no_update",
+    "ledger_meta_no_delete",
+    "ledger_meta_no_update",
+];
 
 /// The connections that read a file.
 #[derive(Debug)]
@@ -45,13 +55,22 @@ impl ReadLog for SqliteLog {
     async fn page(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let sql =
             format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?");
-        fetch_page(&self.pool, sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(limit)).await
+        page(sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(limit).fetch(&self.pool)).await
+    }
+
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
+        let sql =
+            "SELECT position, leaf_hash FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?";
+        let query = sqlx::query_as(sql).bind(partition()).bind(as_i64(after)).bind(as_i64(limit));
+        let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(&self.pool).await?;
+        let sound = |(position, leaf): (i64, Vec<u8>)| Some((u64::try_from(position).ok()?, leaf.try_into().ok()?));
+        Ok(rows.into_iter().filter_map(sound).collect())
     }
 
     async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let sql =
             format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position BETWEEN ? AND ? ORDER BY position");
-        fetch_page(&self.pool, sqlx::query(&sql).bind(partition()).bind(as_i64(first)).bind(as_i64(last))).await
+        page(sqlx::query(&sql).bind(partition()).bind(as_i64(first)).bind(as_i64(last)).fetch(&self.pool)).await
     }
 
     async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
@@ -64,18 +83,18 @@ impl ReadLog for SqliteLog {
             .bind(stream.aggregate_id.as_str())
             .bind(as_i64(after))
             .bind(limit);
-        fetch_page(&self.pool, query).await
+        page(query.fetch(&self.pool)).await
     }
 
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let mut builder = filter_query(filter, after, limit);
-        fetch_page(&self.pool, builder.build()).await
+        page(builder.build().fetch(&self.pool)).await
     }
 
     async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error> {
         let sql = format!("SELECT {SNAPSHOT} FROM snapshots WHERE aggregate_type = ? AND aggregate_id = ?");
-        let query = sqlx::query(&sql).bind(&stream.aggregate_type).bind(&stream.aggregate_id);
-        query.fetch_optional(&self.pool).await?.as_ref().map(snapshot).transpose()
+        let query = sqlx::query_as::<_, SnapshotRow>(&sql).bind(&stream.aggregate_type).bind(&stream.aggregate_id);
+        query.fetch_optional(&self.pool).await?.map(Snapshot::try_from).transpose()
     }
 
     async fn snapshots(&self, after: Option<&StreamId>, limit: u32) -> Result<Vec<Snapshot>, sqlx::Error> {
@@ -83,9 +102,9 @@ impl ReadLog for SqliteLog {
             "SELECT {SNAPSHOT} FROM snapshots WHERE (aggregate_type, aggregate_id) > (?, ?) \
              ORDER BY aggregate_type, aggregate_id LIMIT ?"
         );
-        let (kind, id) = after.map_or(("", ""), |stream| (&stream.aggregate_type, &stream.aggregate_id));
-        let rows = sqlx::query(&sql).bind(kind).bind(id).bind(limit).fetch_all(&self.pool).await?;
-        rows.iter().map(snapshot).collect()
+        let (kind, id) = after.map_or(("", ""), |stream| (&*stream.aggregate_type, &*stream.aggregate_id));
+        let rows = sqlx::query_as::<_, SnapshotRow>(&sql).bind(kind).bind(id).bind(limit).fetch_all(&self.pool).await?;
+        rows.into_iter().map(Snapshot::try_from).collect()
     }
 
     async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {
@@ -121,6 +140,11 @@ impl ReadLog for SqliteLog {
         .await
     }
 
+    async fn filed(&self, _first: u64, _last: u64) -> Result<Vec<FiledRow>, sqlx::Error> {
+        // SQLite computes them from the metadata whenever they are read.
+        Ok(Vec::new())
+    }
+
     async fn integrity(&self) -> Result<Integrity, sqlx::Error> {
         let row = sqlx::query(
             "SELECT size, root, frontier, \
@@ -131,15 +155,16 @@ impl ReadLog for SqliteLog {
         .bind(partition())
         .fetch_one(&self.pool)
         .await?;
-        let triggers =
+        let triggers: Vec<String> =
             sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetch_all(&self.pool).await?;
+        let missing = TRIGGERS.into_iter().filter(|name| !triggers.iter().any(|found| found == name));
         Ok(Integrity {
             size: row.try_get(0)?,
             root: row.try_get(1)?,
             frontier: row.try_get(2)?,
             newest: row.try_get(3)?,
             strays: row.try_get(4)?,
-            triggers,
+            missing_triggers: missing.map(str::to_owned).collect(),
         })
     }
 
@@ -225,12 +250,4 @@ mod tests {
             assert!(!plan.contains("SCAN events") && !plan.contains(by_position), "{filter:?}: {plan}");
         }
     }
-}
-
-fn snapshot(row: &SqliteRow) -> Result<Snapshot, sqlx::Error> {
-    let stream = StreamId { aggregate_type: row.try_get(0)?, aggregate_id: row.try_get(1)? };
-    let sequence = row.try_get::<i64, _>(2)?;
-    let state_version = row.try_get(3)?;
-    let sequence = u64::try_from(sequence).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-    Ok(Snapshot { stream, sequence, state_version, state: row.try_get(4)? })
 }

@@ -1,10 +1,10 @@
 //! Writing the file: one transaction for each batch, on the one connection that may write.
 
 use super::partition;
-use super::rows::{COLUMNS, stored_event};
 use crate::append::Idempotency;
 use crate::error::{LedgerError, SQLITE_IOERR, primary_result_code};
 use crate::store::{Batch, Failure, HeadRow, KeyRow, Look, NewKey, Seen, Snapshot, WriteLog, as_i64};
+use crate::store::rows::{COLUMNS, stored_event};
 use devmind_domain::event::{RecordedEvent, StreamId};
 use sqlx::{Connection, Row, SqliteConnection};
 use std::fs::File;
