@@ -263,9 +263,8 @@ const P8: &str = "P8 an acknowledged output can be read from one of the two side
 /// property.
 fn assert_sound(name: &str, model: Channel) -> usize {
     let checker = model.checker().threads(THREADS).spawn_bfs().join();
-    for (broken, path) in checker.discoveries() {
-        panic!("{name}: {broken}, by {:?}", path.into_actions());
-    }
+    let broken: Vec<_> = checker.discoveries().into_iter().map(|(name, path)| (name, path.into_actions())).collect();
+    assert!(broken.is_empty(), "{name}: {broken:#?}");
     let states = checker.unique_state_count();
     println!("{name}: {states} states, {} steps deep, sound", checker.max_depth());
     states
