@@ -1,5 +1,7 @@
 //! The journal's transitions, restarts and refusals, on a real file.
 
+mod crash_images;
+
 use super::*;
 use crate::error::DeviceError;
 use devmind_domain::limits::{OUTPUT_DAYS, TOMBSTONE_DAYS};
