@@ -92,7 +92,7 @@ async fn a_device_registers_offers_its_tools_and_answers_a_call() {
 }
 
 #[tokio::test]
-async fn a_result_is_sent_again_until_it_is_acknowledged_and_then_no_more() {
+async fn c08_a_result_is_sent_again_until_it_is_acknowledged_and_then_no_more() {
     let folder = folder();
     let mut server = FakeServer::start().await;
     let device = Running::start(folder.path(), &server.url).await;

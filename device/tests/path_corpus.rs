@@ -197,7 +197,7 @@ fn folders(workspace: &Arc<Workspace>, folder: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_path_of_the_corpus_gets_a_safe_answer_within_a_second() {
+fn c19_every_path_of_the_corpus_gets_a_safe_answer_within_a_second() {
     in_every_way(ask_the_corpus);
 }
 
@@ -226,7 +226,7 @@ fn ask_the_corpus(way: Way) {
 }
 
 #[test]
-fn nothing_that_would_be_refused_as_sensitive_is_ever_listed() {
+fn c19_nothing_that_would_be_refused_as_sensitive_is_ever_listed() {
     in_every_way(list_the_corpus);
 }
 
@@ -250,7 +250,7 @@ fn list_the_corpus(way: Way) {
 }
 
 #[test]
-fn outside_and_sensitive_paths_answer_the_same_whether_they_exist_or_not() {
+fn c17_outside_and_sensitive_paths_answer_the_same_whether_they_exist_or_not() {
     let fixture = Fixture::new(&json!({ "setup": [
         { "kind": "symlink", "path": "there", "target": "../outside/secret.txt" },
         { "kind": "symlink", "path": "not_there", "target": "../outside/missing.txt" },

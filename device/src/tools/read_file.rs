@@ -171,7 +171,7 @@ mod tests {
     const TEXTS: [&str; 6] = ["", "a", "😀", "aé日😀😀日éa\n", "日本語テスト", "x😀y日zé\r\n"];
 
     #[test]
-    fn parts_of_any_size_rejoin_to_exactly_the_file() {
+    fn c20_parts_of_any_size_rejoin_to_exactly_the_file() {
         for text in TEXTS {
             for max_bytes in 1..=12 {
                 let (mut joined, mut offset) = (String::new(), 0);
