@@ -6,7 +6,7 @@
 //! `content`: of the whole file when the whole file was read. A NUL makes a file binary.
 
 use super::{Execution, LocalTool, Prepared, Subject, ToolFailure, number, text};
-use crate::path_policy::OpenedFile;
+use crate::path_policy::{OpenedFile, PathDenied};
 use crate::text::whole_characters;
 use crate::workspace::Workspace;
 use devmind_domain::ErrorCode;
@@ -29,6 +29,10 @@ pub struct ReadFile;
 impl LocalTool for ReadFile {
     fn name(&self) -> &'static str {
         "workspace.read_file"
+    }
+
+    fn judge(&self, workspace: &Workspace, path: &str) -> Result<(), PathDenied> {
+        workspace.open_file(path).map(drop)
     }
 
     fn prepare(&self, workspace: &Arc<Workspace>, arguments: &Value) -> Result<Box<dyn Prepared>, ToolFailure> {
