@@ -86,7 +86,8 @@ impl Device {
         let state = StateDir::open(&options.state_dir)?;
         let device_id = state.device_id(options.device_id)?;
         let instance_id = uuid::Uuid::now_v7().to_string();
-        let journal = Arc::new(Journal::open(state, &instance_id).await?);
+        let journal =
+            Arc::new(kill_point::around(|| "open journal".to_owned(), Journal::open(state, &instance_id)).await?);
         let calls = Calls::new(device_id.clone(), options.tools, Arc::new(workspace), journal.clone(), confirm);
         install_crypto();
         let link = Link {

@@ -23,6 +23,7 @@ mod foreign_model;
 mod hardening;
 mod idempotency;
 mod identity;
+mod kill_points;
 mod killed;
 mod metrics;
 mod model_answers;

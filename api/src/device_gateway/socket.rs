@@ -109,7 +109,10 @@ async fn first_frame(app: &App, reader: &mut Reader) -> Result<Register, Closing
         text = timeout(millis(within), reader.next(MAX_UNREGISTERED_FRAME_BYTES)) => text.map_err(|_| late())??,
     };
     match wire::parse(&text, 1)? {
-        Incoming::Frame(DeviceFrame::Register(register)) => Ok(register),
+        Incoming::Frame(DeviceFrame::Register(register)) => {
+            kill_point::at(|| "receive device.register before".to_owned());
+            Ok(register)
+        }
         Incoming::Frame(_) => Err(Closing::new(CloseCode::Protocol, "the first frame must be device.register")),
         Incoming::Unusable { problem, .. } => Err(Closing::new(CloseCode::Protocol, problem)),
     }
@@ -144,6 +147,7 @@ async fn connect(
         Ok(DomainEvent::Device(DeviceEvent::DeviceConnected(connected))) => Some(connected.connection_epoch),
         _ => None,
     });
+    kill_point::at(|| "receive device.register after".to_owned());
     let (outbox, frames) = mpsc::channel(SEND_QUEUE_FRAMES);
     let connection = Arc::new(Connection {
         id,
@@ -219,10 +223,14 @@ async fn read(app: &Arc<App>, connection: &Connection, reader: &mut Reader) -> C
         let answers = match wire::parse(&text, expected) {
             // Whether it was recorded is not known on an error: nothing is acknowledged, and the device
             // brings it again on its next connection.
-            Ok(Incoming::Frame(frame)) => match handle(app, connection, frame).await {
-                Ok(answers) => answers,
-                Err(()) => return busy(),
-            },
+            Ok(Incoming::Frame(frame)) => {
+                let kind = frame.kind();
+                let handling = handle(app, connection, frame);
+                match kill_point::around(|| format!("receive {kind}"), handling).await {
+                    Ok(answers) => answers,
+                    Err(()) => return busy(),
+                }
+            }
             Ok(Incoming::Unusable { event_id, report_of, problem }) => unusable(event_id, report_of, problem),
             Err(closing) => return closing,
         };
