@@ -364,12 +364,23 @@ impl DeviceProcess {
 
     /// Starts the device whose reads leave a trace and wait.
     pub fn start_slow(url: &str, user: &str, workspace: &Path, state: TempDir, traces: &Traces) -> Self {
+        let environment = traces.environment();
+        let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+        Self::start_slow_with(url, user, workspace, state, &environment)
+    }
+
+    /// The same with an environment.
+    pub fn start_slow_with(
+        url: &str,
+        user: &str,
+        workspace: &Path,
+        state: TempDir,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let text = |path: &Path| path.to_str().expect("a plain path").to_owned();
         let (workspace, folder) = (text(workspace), text(&state.path().join("device")));
         let arguments = ["--server", url, "--user", user, "--workspace", &workspace, "--state", &folder, "--yes"];
-        let environment = traces.environment();
-        let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
-        Self { process: Process::start("slow_read_device", &arguments, &environment), state }
+        Self { process: Process::start("slow_read_device", &arguments, environment), state }
     }
 
     /// Waits until it is connected.

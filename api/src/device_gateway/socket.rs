@@ -7,6 +7,7 @@
 use super::connections::{Closing, Connection};
 use super::wire::{self, Incoming, Reader, Writer};
 use super::{results, tickets};
+use crate::error::ApiResult;
 use crate::ids::{new_id, now};
 use crate::lifecycle::Peer;
 use crate::limits::millis;
@@ -66,6 +67,17 @@ struct Welcomed {
     connection: Arc<Connection>,
     outbox: mpsc::Receiver<ServerFrame>,
     registered: ServerFrame,
+}
+
+/// Burns the ticket of a request that is no upgrade, unless a foreign page sends it.
+///
+/// # Errors
+/// When the ledger fails.
+pub async fn burn(app: &App, arrival: &Arrival) -> ApiResult<()> {
+    if let (Ok(_place), Some(ticket)) = (admit(app, arrival), &arrival.ticket) {
+        tickets::consume(app, ticket).await?;
+    }
+    Ok(())
 }
 
 /// Whether there is room for a socket from there.
