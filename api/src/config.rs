@@ -42,6 +42,8 @@ pub struct ServerConfig {
     pub approval_lifetime_ms: i64,
     /// How much others may have of the process.
     pub limits: Limits,
+    /// The file of the key that signs checkpoints; absent: one that is made in the data folder.
+    pub checkpoint_key: Option<PathBuf>,
 }
 
 /// A person with a token.
@@ -74,6 +76,7 @@ impl Default for ServerConfig {
             model_idle_ms: MODEL_IDLE_MS,
             approval_lifetime_ms: APPROVAL_LIFETIME_MS,
             limits: Limits::default(),
+            checkpoint_key: None,
         }
     }
 }
@@ -133,6 +136,7 @@ impl ServerConfig {
             "model_first_byte_ms",
             "model_idle_ms",
             "approval_lifetime_ms",
+            "checkpoint_key",
         ];
         let config: Self = figment
             .merge(Env::prefixed("DEVMIND_").only(&own))

@@ -5,6 +5,7 @@
 //! answer from the views. Rules live in `devmind-domain`.
 
 pub mod agui;
+mod checkpoints;
 pub mod cli;
 pub mod config;
 pub mod demo;

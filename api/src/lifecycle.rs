@@ -2,9 +2,10 @@
 //!
 //! Start: bind, open the ledger, append `NodeStarted`, open the views, settle what an older start
 //! left running, then listen. Stop: no new work, runs end (each with its terminal event), sockets
-//! close, `NodeStopped`, files close. Every step has a deadline: an open stream must not hold the
+//! close, `NodeStopped`, a checkpoint of the last head, files close. Every step has a deadline: an open stream must not hold the
 //! process for ever.
 
+use crate::checkpoints;
 use crate::config::ServerConfig;
 use crate::device_gateway::{Closing, Gateway};
 use crate::error::ApiError;
@@ -142,6 +143,8 @@ impl Server {
         refuse_lost_ledger(&config.data)?;
         let ledger =
             Ledger::open(&config.data.join(LEDGER_FILE)).await.map_err(|error| StartError::new(error.code(), error))?;
+        // Before anything is appended: a log that lost what was published must not go on from there.
+        let checkpoints = checkpoints::open(config, ledger.reader()).await?;
         let epoch = start_node(&ledger, config).await?;
         let claim = Claim { node_id: config.node(), epoch };
         let (views, runner) = Views::open(&config.data.join(VIEWS_FILE), ledger.reader().clone())
@@ -152,6 +155,7 @@ impl Server {
         let app = Arc::new(App {
             data: config.data.clone(),
             ledger,
+            checkpoints,
             views,
             claim,
             identities: config.identities(),
@@ -197,6 +201,7 @@ impl Server {
         let connections = TaskTracker::new();
         let closing = CancellationToken::new();
         let expiry = tokio::spawn(expire_overdue_approvals(app.clone()));
+        let publishing = tokio::spawn(checkpoints::publish_as_the_log_grows(app.clone()));
         accept(&app, listener, &connections, &closing, &stop).await;
 
         app.stopping.cancel();
@@ -207,9 +212,13 @@ impl Server {
         if let Err(error) = expiry.await {
             tracing::error!(cause = %error, "the task that expires approvals failed");
         }
+        if let Err(error) = publishing.await {
+            tracing::error!(cause = %error, "the task that publishes checkpoints failed");
+        }
         drain("device sockets", &app.socket_tasks).await;
         drain("connections", &connections).await;
         stop_node(&app).await;
+        checkpoints::publish(&app).await;
         stop_projections.cancel();
         if let Err(error) = projections.await {
             tracing::error!(cause = %error, "the projections' task failed");

@@ -10,6 +10,7 @@ use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::UserId;
 use devmind_ledger::Ledger;
+use devmind_ledger::proof::CheckpointRecord;
 use devmind_projections::Views;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct App {
     pub data: PathBuf,
     /// The log.
     pub ledger: Ledger,
+    /// Proofs about the log, and its signed heads.
+    pub checkpoints: CheckpointRecord,
     /// The read models.
     pub views: Views,
     /// This start of this process: what its runs and dispatches belong to.

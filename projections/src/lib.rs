@@ -8,10 +8,12 @@
 //! that a stream can give; deciding is left to `devmind-domain`, storing events to `devmind-ledger`.
 
 mod apply;
+mod beside;
 mod change;
 mod check;
 mod compare;
 mod conversation;
+mod db;
 mod device;
 mod error;
 mod projection;

@@ -37,6 +37,10 @@ async fn with_examples(server: &TestServer) -> (Value, String) {
     parameter("/api/tool-calls", "run_id", &answered.run_id);
     parameter("/api/runs/events", "run_id", &answered.run_id);
     parameter("/api/ledger/events", "conversation_id", &answered.conversation_id);
+    let position = ann.get(&format!("/api/ledger/events?conversation_id={}", answered.conversation_id)).await.ok();
+    let position = position["events"][0]["position"].to_string();
+    parameter("/api/ledger/proof", "position", &position);
+    parameter("/api/ledger/consistency", "from", "1");
     let mut body = |path: &str, value: Value| {
         description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = value;
     };

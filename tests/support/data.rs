@@ -3,7 +3,10 @@
 
 use crate::log::Log;
 use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
-use devmind_ledger::{LedgerReader, verify::verify};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
+use devmind_ledger::LedgerReader;
+use devmind_ledger::verify::{Published, verify};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -34,6 +37,18 @@ impl Data {
         self.path().join(VIEWS_FILE)
     }
 
+    /// Changes the log's file behind the server's back.
+    pub async fn change_ledger(&self, statements: &str) {
+        let mut connection = SqliteConnectOptions::new()
+            .filename(self.ledger_file())
+            .create_if_missing(true)
+            .connect()
+            .await
+            .expect("the log's file opens");
+        connection.execute(statements).await.expect("statements that SQLite takes");
+        connection.close().await.expect("closed");
+    }
+
     /// The log, read from the file, whoever writes it.
     pub async fn log(&self) -> Log {
         Log(LedgerReader::open(&self.ledger_file()).await.expect("the log's file opens"))
@@ -47,7 +62,7 @@ impl Data {
 
 /// Fails unless the log verifies and the views equal their rebuild.
 pub async fn check(views: &Path, reader: &LedgerReader) {
-    let report = verify(reader, |_, _| {}).await.expect("the log can be verified");
+    let report = verify(reader, Published::default(), |_, _| {}).await.expect("the log can be verified");
     assert!(report.is_sound(), "the log does not verify: {:#?}", report.findings);
     let report = devmind_projections::check(views, reader, |_, _| {}).await.expect("the views can be checked");
     assert!(report.is_equal(), "the views differ from what the log gives:\n{report}");

@@ -86,7 +86,7 @@ impl Process {
                 command.env_remove(variable);
             }
         }
-        command.envs(environment.iter().copied()).env("NO_COLOR", "1");
+        command.envs(environment.iter().copied()).env("NO_COLOR", "1").env("XDG_CONFIG_HOME", folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{name} starts: {error}"));
         let (sender, output) = watch::channel(Output { open: 2, ..Output::default() });
@@ -304,12 +304,14 @@ impl Traces {
     }
 
     /// The variables that tell the slow device where they are.
-    pub fn environment(&self) -> [(&'static str, String); 3] {
+    pub fn environment(&self) -> [(&'static str, String); 4] {
         let text = |path: PathBuf| path.to_str().expect("a plain path").to_owned();
         [
             ("DEVMIND_TEST_WITNESS", text(self.witness())),
             ("DEVMIND_TEST_EXECUTING", text(self.executing())),
             ("DEVMIND_TEST_GO_ON", text(self.go_on())),
+            // Its traces lie outside the device's folders.
+            ("DEVMIND_SANDBOX", "off".to_owned()),
         ]
     }
 

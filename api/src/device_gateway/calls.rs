@@ -174,6 +174,7 @@ impl Call<'_> {
             requires_confirmation: definition.requires_confirmation,
             execution_timeout_ms: definition.timeout_ms,
             ttl_ms: TOOL_TTL_MS,
+            expires_at: Some(now().plus_millis(TOOL_TTL_MS.cast_signed())),
             call_created_at,
             device_id: connection.device_id.clone(),
             conversation_title: self.context.conversation_title.clone(),

@@ -279,7 +279,7 @@ async fn handle(app: &Arc<App>, connection: &Connection, frame: DeviceFrame) -> 
             results::note_refusal(app, connection, &tool_call_id, attempt_no, code);
             Ok(Vec::new())
         }
-        DeviceFrame::Heartbeat { .. } => Ok(Vec::new()),
+        DeviceFrame::Heartbeat { time, .. } => Ok(vec![ServerFrame::Heartbeat { time: now(), answers: Some(time) }]),
         DeviceFrame::ProtocolError(error) => {
             tracing::warn!(connection.id = %connection.id, error.code = error.code, "the device complains: {}", error.message);
             Ok(Vec::new())

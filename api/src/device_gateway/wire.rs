@@ -167,7 +167,7 @@ pub(super) async fn write(
             biased;
             Some(frame) = outbox.recv() => (frame, false),
             closing = closed(&mut closing) => return close(&mut writer, &closing).await,
-            _ = heartbeat.tick() => (ServerFrame::Heartbeat { time: now() }, true),
+            _ = heartbeat.tick() => (ServerFrame::Heartbeat { time: now(), answers: None }, true),
         };
         sequence += 1;
         let kind = frame.kind();

@@ -12,6 +12,7 @@ mod health;
 mod ledger;
 mod metrics;
 mod openapi;
+mod proofs;
 mod runs;
 mod tool_calls;
 
@@ -65,6 +66,9 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(devices::ticket))
         .routes(routes!(dev::call_tool))
         .routes(routes!(ledger::events))
+        .routes(routes!(proofs::checkpoint))
+        .routes(routes!(proofs::inclusion))
+        .routes(routes!(proofs::consistency))
 }
 
 /// Routes for programs, which ask as nobody.

@@ -219,13 +219,14 @@ fn intents(question: &str) -> Vec<Intent> {
             }
         }
     }
-    let named: [(&Regex, fn(String) -> Intent); 2] = [(&FIND, Intent::Find), (&SEARCH, Intent::Search)];
-    for (pattern, intent) in named {
+    let mut named = |pattern: &Regex, intent: fn(String) -> Intent| {
         for hit in pattern.captures_iter(question) {
             let name = hit.iter().skip(1).flatten().next().map_or("", |name| name.as_str());
             found.push((hit.get(0).map_or(0, |whole| whole.start()), intent(name.trim_end_matches('.').to_owned())));
         }
-    }
+    };
+    named(&FIND, Intent::Find);
+    named(&SEARCH, Intent::Search);
     for hit in TIME.captures_iter(question) {
         let zone = hit.name("zone").map(|zone| zone.as_str().to_owned());
         found.push((hit.get(0).map_or(0, |whole| whole.start()), Intent::Time(zone)));

@@ -1,5 +1,6 @@
 //! Opening the journal: migrate, check, count the opening, and settle what the last start left.
 
+use super::ballast::Ballast;
 use super::{Journal, Settlement, settle};
 use crate::error::DeviceError;
 use crate::state_dir::StateDir;
@@ -36,6 +37,8 @@ impl Journal {
             .filename(&file)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
+            // Nothing of it goes to a folder for temporary files, which the sandbox closes.
+            .pragma("temp_store", "MEMORY")
             // macOS: a flush must reach the disk, not only the drive's cache.
             .pragma("fullfsync", "1")
             .foreign_keys(true);
@@ -53,6 +56,7 @@ impl Journal {
         let journal = Self {
             connection: Mutex::new(connection),
             poisoned: AtomicBool::new(false),
+            ballast: Ballast::of(state.path()),
             state,
             journal_id,
             epoch,

@@ -129,6 +129,9 @@ impl Workspace {
 
     /// Everything that can be said without opening the file itself.
     fn judge_names(&self, path: &str) -> Result<(), PathDenied> {
+        if !self.is_in_place() {
+            return Err(PathDenied::new(ErrorCode::WorkspaceReplaced));
+        }
         let components = lexical::components(path)?;
         let mut parent = None;
         for component in components.into_iter().filter(|component| !matches!(*component, "" | "." | "..")) {

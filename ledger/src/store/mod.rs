@@ -6,6 +6,8 @@
 
 #[cfg(test)]
 pub(crate) mod faults;
+pub(crate) mod postgres;
+mod rows;
 pub(crate) mod sqlite;
 
 use crate::append::{Head, Idempotency};
@@ -44,6 +46,13 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
     /// Events from one position to another, both included.
     async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error>;
 
+    /// Positions and recorded leaf hashes after a position, in order; a row without a sound one is left
+    /// out. Fewer than asked for come at the end of the log, and may come before.
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
+        let page = self.page(after, u32::try_from(limit).unwrap_or(u32::MAX)).await?;
+        Ok(page.into_iter().filter_map(|stored| Some((stored.position, stored.event.ok()?.leaf_hash))).collect())
+    }
+
     /// Events of a stream after a sequence number, in order.
     async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
 
@@ -57,6 +66,10 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
 
     /// Keys that cannot be right with so many events; the first hundred.
     async fn keys_beyond(&self, size: u64) -> Result<Vec<KeyRow>, sqlx::Error>;
+
+    /// Copies of parts of the metadata that the store keeps in columns of their own, of the events from
+    /// `first` to `last`; empty where it keeps none.
+    async fn filed(&self, first: u64, last: u64) -> Result<Vec<FiledRow>, sqlx::Error>;
 
     /// What `verify` must know besides the events: one consistent look.
     async fn integrity(&self) -> Result<Integrity, sqlx::Error>;
@@ -228,7 +241,17 @@ pub(crate) struct Integrity {
     pub frontier: Vec<u8>,
     pub newest: i64,
     pub strays: i64,
-    pub triggers: Vec<String>,
+    /// Triggers that every ledger of this kind has, and this one lacks.
+    pub missing_triggers: Vec<String>,
+}
+
+/// What the filters find an event by, where that is stored beside it.
+#[derive(Debug, sqlx::FromRow)]
+pub(crate) struct FiledRow {
+    pub position: i64,
+    pub conversation_id: Option<String>,
+    pub run_id: Option<String>,
+    pub actor: Option<String>,
 }
 
 /// `(size, root)` as stored.

@@ -204,6 +204,7 @@ fn with_arguments(id: &str, tool: &str, arguments: &Value) -> CallRequest {
         requires_confirmation: false,
         execution_timeout_ms: 10_000,
         ttl_ms: 60_000,
+        expires_at: None,
         call_created_at: crate::clock::now(),
         device_id: "device".into(),
         conversation_title: "title".into(),

@@ -100,9 +100,4 @@ impl<K: Ord + Clone> DeviceCalls<K> {
     pub fn get(&self, call: &K) -> Option<&DeviceCall> {
         self.open.get(call)
     }
-
-    /// The cancels that are remembered.
-    pub fn early_cancels(&self) -> &EarlyCancels<K> {
-        &self.cancels
-    }
 }
