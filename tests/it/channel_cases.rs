@@ -201,7 +201,7 @@ async fn b22_a_ticket_outlives_a_restart_once_and_only_the_newest_unused_ones_ar
 }
 
 #[tokio::test]
-async fn b22_a_ticket_is_in_no_line_of_the_log_and_in_no_file_at_the_most_talkative_level() {
+async fn b22_inv_a05_a_ticket_is_in_no_line_of_the_log_and_in_no_file_at_the_most_talkative_level() {
     let server = ServerProcess::start(&[("RUST_LOG", "trace")]).await;
     let ann = server.client("ann");
     let mut secrets = Vec::new();
@@ -303,7 +303,7 @@ async fn b23_a_connection_cut_between_execution_and_result_is_answered_from_the_
 }
 
 #[tokio::test]
-async fn b23_a_connection_cut_before_the_acknowledgement_brings_the_result_again_and_changes_nothing() {
+async fn b23_inv_x4_a_connection_cut_before_the_acknowledgement_brings_the_result_again_and_changes_nothing() {
     assert_eq!(cut_at(Cut::Before("tool.call.ack")).await, 1);
     assert_eq!(cut_at(Cut::After("tool.call.result")).await, 1);
 }

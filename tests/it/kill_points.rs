@@ -339,7 +339,8 @@ fn names(list: &[&str]) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn b24_a_kill_at_every_named_point_of_either_side_leaves_each_call_executed_at_most_once_and_settled() {
+async fn b24_inv_x2_inv_x3_a_kill_at_every_named_point_of_either_side_leaves_each_call_executed_at_most_once_and_settled()
+ {
     let mut points = Vec::new();
     for (side, list) in [(Side::Server, SERVER), (Side::Device, DEVICE)] {
         let passed = passed(side).await;

@@ -24,6 +24,7 @@ mod foreign_model;
 mod hardening;
 mod idempotency;
 mod identity;
+mod invariants;
 mod kill_points;
 mod killed;
 mod ledger_fails;

@@ -3,10 +3,10 @@
 
 use crate::log::Log;
 use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use devmind_ledger::LedgerReader;
 use devmind_ledger::verify::{Published, verify};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
