@@ -53,7 +53,7 @@ async fn a_registered_device_is_told_who_the_server_is_and_is_online_after_its_s
 }
 
 #[tokio::test]
-async fn a_first_frame_that_is_no_sound_registration_closes_the_socket() {
+async fn inv_a07_a_first_frame_that_is_no_sound_registration_closes_the_socket() {
     let server = TestServer::start().await;
     let device = RawDevice::new(server.address());
     let register = |field: &str, value: serde_json::Value| {
@@ -85,7 +85,7 @@ async fn a_first_frame_that_is_no_sound_registration_closes_the_socket() {
 }
 
 #[tokio::test]
-async fn a_gap_a_repetition_or_a_broken_frame_closes_the_socket_as_a_protocol_error() {
+async fn inv_a13_a_gap_a_repetition_or_a_broken_frame_closes_the_socket_as_a_protocol_error() {
     let server = TestServer::start().await;
     let ann = server.client("ann");
     for sequence in [3, 1, 0] {
@@ -108,7 +108,7 @@ async fn a_gap_a_repetition_or_a_broken_frame_closes_the_socket_as_a_protocol_er
 }
 
 #[tokio::test]
-async fn an_unknown_frame_type_is_complained_about_and_the_socket_goes_on() {
+async fn inv_a14_an_unknown_frame_type_is_complained_about_and_the_socket_goes_on() {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let mut socket = device.registered(&ann).await;
@@ -124,7 +124,7 @@ async fn an_unknown_frame_type_is_complained_about_and_the_socket_goes_on() {
 }
 
 #[tokio::test]
-async fn a_newer_socket_replaces_the_older_one_whose_late_end_changes_nothing() {
+async fn inv_a09_a_newer_socket_replaces_the_older_one_whose_late_end_changes_nothing() {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let mut first = device.online(&ann).await;

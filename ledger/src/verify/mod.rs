@@ -6,8 +6,8 @@
 
 mod calls;
 mod chain;
-mod filing;
 mod checkpoints;
+mod filing;
 mod interrupts;
 mod keys;
 mod report;
