@@ -9,6 +9,7 @@
 //! key that was seen is remembered for ever; no row is changed or deleted.
 
 mod append;
+pub mod bundle;
 pub mod cqrs;
 mod error;
 mod execute;
@@ -18,6 +19,7 @@ mod limits;
 mod merkle;
 pub mod proof;
 mod reader;
+mod redact;
 mod ring;
 mod store;
 pub mod verify;
@@ -31,6 +33,7 @@ pub use ledger::Ledger;
 pub use limits::*;
 pub use merkle::Frontier;
 pub use reader::{EventFilter, LedgerReader};
+pub use redact::{Erasure, RedactError, plan_redaction, redact};
 
 #[cfg(test)]
 mod tests;

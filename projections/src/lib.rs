@@ -8,6 +8,7 @@
 //! that a stream can give; deciding is left to `devmind-domain`, storing events to `devmind-ledger`.
 
 mod apply;
+mod attest;
 mod change;
 mod check;
 mod compare;
@@ -29,6 +30,7 @@ mod tool_call;
 mod views;
 
 pub use apply::Failure;
+pub use attest::{Attestation, attest, attest_at};
 pub use change::{Change, Value};
 pub use check::{CheckReport, ProjectionCheck, check, check_one};
 pub use compare::{Difference, TableCheck};

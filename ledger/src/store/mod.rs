@@ -98,6 +98,16 @@ pub(crate) trait WriteLog: Debug + Send {
     /// counts as not stored: its keys do no harm.
     async fn settle(&mut self, event_id: Option<&str>, error: &sqlx::Error) -> Result<bool, String>;
 
+    /// Puts a marker in the place of a payload, with what was there overwritten. A store that cannot
+    /// says so.
+    async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure> {
+        let _ = marker;
+        Err(Failure::Before(LedgerError::Unavailable {
+            place: self.place().to_owned(),
+            reason: format!("the payload of event {position} cannot be erased in this kind of store yet"),
+        }))
+    }
+
     /// Gives up whatever keeps other writers out.
     async fn close(self: Box<Self>) -> Result<(), LedgerError>;
 }
@@ -214,6 +224,7 @@ impl StoredEvent {
 /// What is known of a request: its hash and the positions it filled.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub(crate) struct KeyRow {
+    pub scope: String,
     pub key: String,
     pub request_hash: String,
     pub first_position: i64,
