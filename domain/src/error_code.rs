@@ -39,6 +39,7 @@ error_codes! {
     ValidationFailed = "VALIDATION_FAILED", 422, false, "correct the named field";
     MalformedJson = "MALFORMED_JSON", 400, false, "send one JSON object with Content-Type: application/json";
     BodyTooLarge = "BODY_TOO_LARGE", 413, false, "send a smaller body";
+    RequestTimeout = "REQUEST_TIMEOUT", 408, true, "send the whole body in one go";
     NotFound = "NOT_FOUND", 404, false, "check the id or the path";
     MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, "use the method that the README names for this path";
     Unauthenticated = "UNAUTHENTICATED", 401, false, "say who you are: X-Dev-User: NAME in development mode";
@@ -129,6 +130,10 @@ error_codes! {
     DeviceJournalFull = "DEVICE_JOURNAL_FULL", 503, true, "free disk space on the device";
     DeviceJournalFailed = "DEVICE_JOURNAL_FAILED", 503, false, "restart the device program: its journal could not be written";
 
+    WorkspaceReplaced = "WORKSPACE_REPLACED", 409, false, "the workspace's folder was moved, replaced or removed: start the device program again";
+    AnsweredTooSoon = "ANSWERED_TOO_SOON", 409, true, "read the question first, then answer";
+    QuestionClosed = "QUESTION_CLOSED", 409, false, "the question is no longer open: it was answered, taken back, or its time is over";
+
     // The device channel.
     TicketInvalid = "TICKET_INVALID", 401, false, "ask for a new ticket: it is unknown, used or expired";
     OriginDenied = "ORIGIN_DENIED", 403, false, "a browser page may not open the device socket";
@@ -145,7 +150,8 @@ error_codes! {
     StateLocked = "STATE_LOCKED", 500, false, "another process uses this folder: stop it, or choose another folder";
     LedgerCorrupt = "LEDGER_CORRUPT", 500, false, "keep the file as it is and restore a copy; devmind-replay verify says where it breaks";
     LedgerSchemaNewer = "LEDGER_SCHEMA_NEWER", 500, false, "a newer version made this file: upgrade this program";
-    LedgerUnavailable = "LEDGER_UNAVAILABLE", 503, true, "check the disk: free space, permissions";
+    LedgerUnavailable = "LEDGER_UNAVAILABLE", 503, true, "check the disk (free space, permissions) or the database (does it run, can it be reached?)";
+    LedgerNotDurable = "LEDGER_NOT_DURABLE", 500, false, "set fsync, full_page_writes and synchronous_commit to on in PostgreSQL, or accept the loss with --accept-data-loss";
     LedgerOverloaded = "LEDGER_OVERLOADED", 503, true, "too many writes wait; try again";
     LedgerInDoubt = "LEDGER_IN_DOUBT", 503, true, "it is not known whether this was stored; ask again with the same idempotency key";
     EventTooLarge = "EVENT_TOO_LARGE", 413, false, "one event may not be that large";

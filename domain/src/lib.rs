@@ -12,6 +12,7 @@ pub mod aggregate;
 pub mod canonical;
 pub mod conversation;
 pub mod device;
+pub mod device_channel;
 pub mod error_code;
 pub mod event;
 pub mod ids;

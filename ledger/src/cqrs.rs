@@ -149,9 +149,10 @@ fn ledger_error<E: std::error::Error>(error: LedgerError) -> AggregateError<E> {
         LedgerError::Undecodable { .. } | LedgerError::Corrupt { .. } | LedgerError::SchemaNewer { .. } => {
             AggregateError::DeserializationError(Box::new(error))
         }
-        LedgerError::Unavailable { .. } | LedgerError::Locked { .. } | LedgerError::Closed => {
-            AggregateError::DatabaseConnectionError(Box::new(error))
-        }
+        LedgerError::Unavailable { .. }
+        | LedgerError::NotDurable { .. }
+        | LedgerError::Locked { .. }
+        | LedgerError::Closed => AggregateError::DatabaseConnectionError(Box::new(error)),
     }
 }
 

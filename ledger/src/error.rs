@@ -3,6 +3,8 @@
 
 use devmind_domain::ErrorCode;
 use devmind_domain::event::{DecodeError, RecordedEvent, StreamId};
+use sqlx::error::DatabaseError as _;
+use sqlx::sqlite::SqliteError;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -41,6 +43,14 @@ pub enum LedgerError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The database's settings let acknowledged events be lost.
+    #[error("{place} can lose what it acknowledged: {reason}")]
+    NotDurable {
+        /// The database.
+        place: String,
+        /// The settings.
+        reason: String,
+    },
     /// An event cannot become what the reader needs.
     #[error("event {position} of {stream} cannot be read: {error}")]
     Undecodable {
@@ -64,6 +74,7 @@ impl LedgerError {
             Self::Corrupt { .. } => ErrorCode::LedgerCorrupt,
             Self::SchemaNewer { .. } => ErrorCode::LedgerSchemaNewer,
             Self::Unavailable { .. } => ErrorCode::LedgerUnavailable,
+            Self::NotDurable { .. } => ErrorCode::LedgerNotDurable,
             Self::Undecodable { error: DecodeError::UnknownType { .. }, .. } => ErrorCode::LedgerSchemaNewer,
             Self::Undecodable { error: DecodeError::Payload { .. }, .. } => ErrorCode::LedgerCorrupt,
             Self::Closed => ErrorCode::ShuttingDown,
@@ -95,7 +106,8 @@ pub(crate) const SQLITE_NOTADB: u32 = 26;
 
 /// SQLite's primary result code: the low byte of the extended one.
 pub(crate) fn primary_result_code(error: &sqlx::Error) -> Option<u32> {
-    let code = error.as_database_error()?.code()?;
+    let error = error.as_database_error()?.try_downcast_ref::<SqliteError>()?;
+    let code = error.code()?;
     code.parse::<u32>().ok().map(|extended| extended & 0xff)
 }
 

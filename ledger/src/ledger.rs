@@ -1,16 +1,16 @@
-//! The handle to the one writer of a log file.
+//! The handle to the writer of a log.
 
-use crate::append::{Append, Appended, Prepared};
+use crate::append::{Append, Appended, Head, Prepared};
 use crate::error::{AppendError, LedgerError};
 use crate::limits::{MAX_QUEUED_BYTES, MAX_QUEUED_COMMANDS};
+use crate::place::Place;
 use crate::reader::LedgerReader;
-use crate::store::sqlite;
+use crate::store::{Opened, postgres, sqlite};
 use crate::writer::{Command, Writer};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokio::sync::mpsc::{self, error::TrySendError};
-use tokio::sync::{Mutex, MutexGuard, Semaphore};
+use tokio::sync::{Mutex, MutexGuard, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Executors that lost a race take turns, one lane a stream (streams share lanes by their hash).
@@ -19,7 +19,8 @@ const RETRY_LANES: usize = 64;
 /// The unit of the byte budget of the queue.
 const BUDGET_UNIT: usize = 1 << 10;
 
-/// A log, open for appending; at most one in the world for each file. Clones share it.
+/// A log, open for appending; at most one in the world for a file, one a process for a database. Clones
+/// share it.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     commands: mpsc::Sender<Command>,
@@ -32,22 +33,38 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the log file (creating and migrating it where needed) and starts its writer task.
+    /// Opens the log (creating and migrating it where needed) and starts its writer task.
     ///
-    /// The folder must exist. The lock file `ledger.lock` beside the log keeps other writers out.
+    /// A file's folder must exist; the lock file `ledger.lock` beside it keeps other writers out. A
+    /// database must exist; other processes may write it at the same time.
     ///
     /// # Errors
-    /// [`LedgerError`]; a file that is not understood is left exactly as it is.
-    pub async fn open(file: &Path) -> Result<Self, LedgerError> {
-        let opened = sqlite::open_writable(file).await?;
+    /// [`LedgerError`]; what is not understood is left exactly as it is.
+    pub async fn open(place: impl Into<Place>) -> Result<Self, LedgerError> {
+        match place.into() {
+            Place::File(file) => Ok(Self::start(sqlite::open_writable(&file).await?).0),
+            Place::Postgres(url) => {
+                let (opened, log) = postgres::open_writable(&url).await?;
+                let (ledger, head) = Self::start(opened);
+                if let Some(head) = head.upgrade() {
+                    postgres::spawn_news(log, &head);
+                }
+                Ok(ledger)
+            }
+        }
+    }
+
+    fn start(opened: Opened) -> (Self, Weak<watch::Sender<Head>>) {
         #[cfg(test)]
         let faults = opened.write.faults();
         let (commands, queue) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let stop = CancellationToken::new();
-        let (writer, live) = Writer::new(opened.write, Arc::clone(&opened.read), opened.head, opened.last_recorded_at);
-        let reader = LedgerReader::live(opened.read, opened.ledger_id, live);
+        let Opened { write, read, head, ledger_id, last_recorded_at } = opened;
+        let (writer, live) = Writer::new(write, Arc::clone(&read), head, last_recorded_at);
+        let moving = Arc::downgrade(writer.head());
+        let reader = LedgerReader::live(read, ledger_id, live);
         tokio::spawn(writer.run(queue, stop.clone()));
-        Ok(Self {
+        let ledger = Self {
             commands,
             budget: Arc::new(Semaphore::new(MAX_QUEUED_BYTES / BUDGET_UNIT)),
             stop,
@@ -55,7 +72,8 @@ impl Ledger {
             reader,
             #[cfg(test)]
             faults,
-        })
+        };
+        (ledger, moving)
     }
 
     /// Stores one command's events, all or nothing, and answers when they are durable.

@@ -1,7 +1,8 @@
 //! The event store of DevMind Ledger: appended in groups, read in order, followed live.
 //!
-//! [`Ledger`] is the one writer of a log file, with a [`LedgerReader`] inside; a [`LedgerReader`]
-//! is also opened alone, read-only, on a file that another process writes. What events mean is
+//! [`Ledger`] writes a log, with a [`LedgerReader`] inside; a [`LedgerReader`] is also opened alone,
+//! read-only, on a log that another process writes. The log is a SQLite file with one writing process, or
+//! a PostgreSQL database that several share ([`Place`]). What events mean is
 //! left to `devmind-domain`, what is shown of them to `devmind-projections`.
 //!
 //! The promises: positions are gapless and in commit order; a command is all or nothing and
@@ -13,10 +14,12 @@ pub mod bundle;
 pub mod cqrs;
 mod error;
 mod execute;
+mod filed;
 mod follow;
 mod ledger;
 mod limits;
 mod merkle;
+mod place;
 pub mod proof;
 mod reader;
 mod redact;
@@ -32,6 +35,7 @@ pub use follow::Follower;
 pub use ledger::Ledger;
 pub use limits::*;
 pub use merkle::Frontier;
+pub use place::{Place, PostgresUrl};
 pub use reader::{EventFilter, LedgerReader};
 pub use redact::{Erasure, RedactError, plan_redaction, redact};
 

@@ -39,3 +39,11 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(200);
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long closing waits for reads under way.
 pub const CLOSE_WAIT: Duration = Duration::from_secs(5);
+/// How long a connection to PostgreSQL may take to come about.
+pub const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// How long PostgreSQL may take for one statement of the writer, before its connection counts as lost.
+pub const COMMIT_WAIT: Duration = Duration::from_secs(30);
+/// How long a commit in doubt is asked about before its callers are told that it is in doubt.
+pub const DOUBT_WAIT: Duration = Duration::from_secs(20);
+/// Pause before PostgreSQL is tried again.
+pub const RECONNECT_PAUSE: Duration = Duration::from_millis(100);

@@ -4,12 +4,12 @@ use crate::append::Head;
 use crate::error::LedgerError;
 use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
+use crate::place::Place;
 use crate::ring::Ring;
-use crate::store::{KeyRow, ReadLog, StoredEvent, sqlite};
+use crate::store::{KeyRow, ReadLog, StoredEvent, postgres, sqlite};
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
-use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -24,11 +24,24 @@ struct Inner {
     live: Option<Live>,
 }
 
-/// What the writer in the same process shares with its readers.
+/// What readers share that follow the log without asking for it again and again.
 #[derive(Debug)]
 pub(crate) struct Live {
     pub ring: Arc<Ring>,
     pub head: watch::Receiver<Head>,
+    /// Held where nobody in this process writes: the head moves as long as somebody reads.
+    pub sender: Option<Arc<watch::Sender<Head>>>,
+}
+
+/// Moves a head on, never back: two tasks may tell of the same log.
+pub(crate) fn advance(head: &watch::Sender<Head>, now: Head) {
+    head.send_if_modified(|known| {
+        let newer = now.position > known.position;
+        if newer {
+            *known = now;
+        }
+        newer
+    });
 }
 
 /// Which events are wanted: those that meet every condition that is set.
@@ -51,14 +64,29 @@ pub struct EventFilter {
 
 impl LedgerReader {
     /// Opens an existing log for reading alone, also while another process writes it. The log is
-    /// neither created, migrated, locked nor written; beside a log at rest SQLite leaves its empty
+    /// neither created, migrated, locked nor written; beside a file at rest SQLite leaves its empty
     /// companions (`-wal`, `-shm`), which the next writer takes over.
     ///
     /// # Errors
     /// [`LedgerError`].
-    pub async fn open(file: &Path) -> Result<Self, LedgerError> {
-        let (store, ledger_id) = sqlite::open_reader(file).await?;
-        Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None })))
+    pub async fn open(place: impl Into<Place>) -> Result<Self, LedgerError> {
+        match place.into() {
+            Place::File(file) => {
+                let (store, ledger_id) = sqlite::open_reader(&file).await?;
+                Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None })))
+            }
+            Place::Postgres(url) => {
+                let (store, ledger_id) = postgres::open_reader(&url).await?;
+                let store = Arc::new(store);
+                let head = store.head().await;
+                let head = head.map_err(|error| LedgerError::from_sqlx(store.place(), "read the head", &error))?;
+                let (sender, receiver) = watch::channel(head);
+                let sender = Arc::new(sender);
+                postgres::spawn_news(Arc::clone(&store), &sender);
+                let live = Live { ring: Arc::default(), head: receiver, sender: Some(sender) };
+                Ok(Self(Arc::new(Inner { store, ledger_id, live: Some(live) })))
+            }
+        }
     }
 
     pub(crate) fn live(store: Arc<dyn ReadLog>, ledger_id: String, live: Live) -> Self {
@@ -196,6 +224,10 @@ impl LedgerReader {
     /// Waits until the writer in this process has closed the file.
     pub(crate) async fn closed(&self) {
         if let Some(mut head) = self.live_head() {
+            // A reader alone has nothing that could close.
+            if self.0.live.as_ref().is_some_and(|live| live.sender.is_some()) {
+                return;
+            }
             while head.changed().await.is_ok() {}
         }
     }

@@ -1,17 +1,17 @@
 //! Erasing a payload, past the triggers and in the open: first an event that says so, then the text.
 //!
 //! A crash between the two leaves an event that `verify` reports as not carried out, and the same order
-//! given again carries it out. Needs the ledger for itself.
+//! given again carries it out. A file is needed for itself.
 
 use crate::error::{ExecuteError, LedgerError};
 use crate::execute::{execute, load};
 use crate::ledger::Ledger;
-use crate::store::{Failure, sqlite};
+use crate::place::Place;
+use crate::store::{Failure, open_writable};
 use devmind_domain::event::{DecodeError, Metadata, RecordedEvent};
 use devmind_domain::redaction::{
     PayloadRedacted, Redacted, Redaction, RedactionCommand, RedactionError, without_content,
 };
-use std::path::Path;
 use std::sync::Arc;
 
 /// Why nothing was erased.
@@ -74,14 +74,20 @@ pub async fn plan_redaction(reader: &crate::LedgerReader, position: u64) -> Resu
     Ok(Erasure { position, event_type: event.event_type.clone(), kept: kept.to_string(), by: None })
 }
 
-/// Erases the payload of an event of the log in this file, which no other process may be writing.
+/// Erases the payload of an event of the log in this place. A file must be no other process's.
 ///
 /// What was erased before stays as it is.
 ///
 /// # Errors
 /// [`RedactError`].
-pub async fn redact(file: &Path, position: u64, reason: &str, metadata: &Metadata) -> Result<Erasure, RedactError> {
-    let ledger = Ledger::open(file).await?;
+pub async fn redact(
+    place: impl Into<Place>,
+    position: u64,
+    reason: &str,
+    metadata: &Metadata,
+) -> Result<Erasure, RedactError> {
+    let place = place.into();
+    let ledger = Ledger::open(&place).await?;
     let recorded = record(&ledger, position, reason, metadata).await;
     ledger.close().await;
     let (event, kept, by) = recorded?;
@@ -90,7 +96,7 @@ pub async fn redact(file: &Path, position: u64, reason: &str, metadata: &Metadat
         None => {
             let payload_hash = devmind_domain::canonical::sha256_hex(event.payload.as_bytes());
             let redacted = Redacted { by, kept, payload_hash };
-            erase(file, position, &redacted).await?;
+            erase(&place, position, &redacted).await?;
             redacted
         }
     };
@@ -161,8 +167,9 @@ fn kept(event: &RecordedEvent) -> Result<serde_json::Value, RedactError> {
     })
 }
 
-async fn erase(file: &Path, position: u64, redacted: &Redacted) -> Result<(), LedgerError> {
-    let mut opened = sqlite::open_writable(file).await?;
+async fn erase(place: &Place, position: u64, redacted: &Redacted) -> Result<(), LedgerError> {
+    let mut opened = open_writable(place).await?;
+    let opened_place = opened.write.place().to_owned();
     let erased = opened.write.erase(position, &redacted.to_text()).await;
     opened.read.close().await;
     let closed = opened.write.close().await;
@@ -170,7 +177,7 @@ async fn erase(file: &Path, position: u64, redacted: &Redacted) -> Result<(), Le
         Ok(()) => closed,
         Err(Failure::Before(error)) => Err(error),
         Err(other) => Err(LedgerError::Unavailable {
-            place: file.display().to_string(),
+            place: opened_place,
             reason: format!("the payload of event {position} was not erased: {other:?}"),
         }),
     }

@@ -20,6 +20,11 @@ impl Ring {
     /// Adds committed events; the oldest give way.
     pub fn push(&self, events: &[Arc<RecordedEvent>]) {
         let mut inner = self.lock();
+        // Another process appended in between: what is older stands in the database alone.
+        let follows = |newest: &Arc<RecordedEvent>| events.first().is_none_or(|e| e.position == newest.position + 1);
+        if !inner.events.back().is_none_or(follows) {
+            *inner = Inner::default();
+        }
         for event in events {
             inner.bytes += weight(event);
             inner.events.push_back(Arc::clone(event));

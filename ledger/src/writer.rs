@@ -12,7 +12,7 @@ mod reply;
 use crate::append::{Appended, Head};
 use crate::error::{AppendError, LedgerError};
 use crate::limits::{CLOSE_WAIT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS};
-use crate::reader::Live;
+use crate::reader::{Live, advance};
 use crate::ring::Ring;
 use crate::store::{Batch, Failure, HeadRow, ReadLog, WriteLog};
 use devmind_domain::Timestamp;
@@ -32,7 +32,7 @@ pub(crate) struct Writer {
     store: Box<dyn WriteLog>,
     read: Arc<dyn ReadLog>,
     ring: Arc<Ring>,
-    head: watch::Sender<Head>,
+    head: Arc<watch::Sender<Head>>,
     /// The newest moment given out: time never goes back in the log, even when a clock does.
     last_recorded_at: Timestamp,
 }
@@ -56,8 +56,13 @@ impl Writer {
     ) -> (Self, Live) {
         let ring = Arc::new(Ring::default());
         let (sender, receiver) = watch::channel(head);
-        let live = Live { ring: Arc::clone(&ring), head: receiver };
-        (Self { store, read, ring, head: sender, last_recorded_at }, live)
+        let live = Live { ring: Arc::clone(&ring), head: receiver, sender: None };
+        (Self { store, read, ring, head: Arc::new(sender), last_recorded_at }, live)
+    }
+
+    /// The head that followers wait for, for whoever else can tell that it moved.
+    pub fn head(&self) -> &Arc<watch::Sender<Head>> {
+        &self.head
     }
 
     /// Runs until `stop`, or until nobody is left to send commands; then closes the file.
@@ -151,7 +156,7 @@ impl Writer {
         let head = Head { position: head.frontier.size(), root: head.root };
         if !plan.events.is_empty() {
             self.ring.push(&plan.events);
-            self.head.send_replace(head);
+            advance(&self.head, head);
         }
         let Plan { events, outcomes, .. } = plan;
         for (command, outcome) in batch.into_iter().zip(outcomes) {

@@ -3,13 +3,13 @@
 //! The batch is written only from the position it starts at, so whoever else moved the projection
 //! meanwhile (a rebuild's swap, a second process on the same file) is never overwritten.
 
-use crate::change::{Change, int};
+use crate::change::Change;
+use crate::db::{Pool, Row, Work, is_the_statements_fault, values};
 use crate::projection::Projection;
 use crate::row::Columns;
 use devmind_domain::canonical::hash_json;
 use devmind_domain::event::{AggregateType, DecodeError, DomainEvent, RecordedEvent};
 use serde::Serialize;
-use sqlx::{Connection, SqliteConnection, SqlitePool};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -63,16 +63,15 @@ enum Step {
 /// # Errors
 /// When the database fails; an event's own failure is not an error but a recorded [`Failure`].
 pub(crate) async fn apply(
-    pool: &SqlitePool,
+    pool: &Pool,
     projection: &dyn Projection,
     from: u64,
     events: &[Arc<RecordedEvent>],
 ) -> Result<Applied, sqlx::Error> {
     let (mut steps, mut failure) = plan(projection, events);
-    let mut connection = pool.acquire().await?;
     loop {
-        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-        let (version, stored) = stored(&mut transaction, projection.name()).await?;
+        let mut transaction = pool.begin().await?;
+        let (version, stored) = locked(&mut transaction, projection.name()).await?;
         if version != projection.version() {
             return Ok(Applied::Superseded { version });
         }
@@ -136,16 +135,16 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 /// The first event whose changes the database refused, with its reason.
-async fn write(connection: &mut SqliteConnection, steps: &[Step]) -> Result<Option<(usize, String)>, sqlx::Error> {
+async fn write(work: &mut Work, steps: &[Step]) -> Result<Option<(usize, String)>, sqlx::Error> {
     for (index, step) in steps.iter().enumerate() {
         let changes = match step {
             Step::Write(changes) => changes,
             Step::Pass | Step::Unknown => continue,
         };
         for change in changes {
-            match change.query().execute(&mut *connection).await {
+            match work.change(change).await {
                 Ok(_) => {}
-                Err(error) if is_the_events_fault(&error) => return Ok(Some((index, error.to_string()))),
+                Err(error) if is_the_statements_fault(&error) => return Ok(Some((index, error.to_string()))),
                 Err(error) => return Err(error),
             }
         }
@@ -153,31 +152,26 @@ async fn write(connection: &mut SqliteConnection, steps: &[Step]) -> Result<Opti
     Ok(None)
 }
 
-/// A statement that can never succeed, as opposed to a disk that is full or a file that is locked.
-fn is_the_events_fault(error: &sqlx::Error) -> bool {
-    const ERROR: u32 = 1;
-    const TOOBIG: u32 = 18;
-    const CONSTRAINT: u32 = 19;
-    const MISMATCH: u32 = 20;
-    const RANGE: u32 = 25;
-    match error {
-        sqlx::Error::Database(_) => {
-            result_code(error).is_some_and(|code| [ERROR, TOOBIG, CONSTRAINT, MISMATCH, RANGE].contains(&code))
-        }
-        sqlx::Error::Encode(_) => true,
-        _ => false,
-    }
-}
-
-/// SQLite's primary result code.
-pub(crate) fn result_code(error: &sqlx::Error) -> Option<u32> {
-    let code = error.as_database_error()?.code()?;
-    code.parse::<u32>().ok().map(|extended| extended & 0xff)
-}
+const STORED: &str = "SELECT * FROM projection_position WHERE name = $1";
 
 /// A projection's version and progress as stored.
-pub(crate) async fn stored(connection: &mut SqliteConnection, name: &str) -> Result<(u32, Progress), sqlx::Error> {
-    let row = sqlx::query("SELECT * FROM projection_position WHERE name = $1").bind(name).fetch_one(connection).await?;
+pub(crate) async fn stored(pool: &Pool, name: &str) -> Result<(u32, Progress), sqlx::Error> {
+    progress(pool.row(STORED, &values![name]).await?)
+}
+
+/// The same for somebody who goes by it until the end of the transaction.
+pub(crate) async fn locked(work: &mut Work, name: &str) -> Result<(u32, Progress), sqlx::Error> {
+    let lock = if work.is_postgres() { " FOR UPDATE" } else { "" };
+    progress(work.row(&format!("{STORED}{lock}"), &values![name]).await?)
+}
+
+/// The same within a transaction that only reads.
+pub(crate) async fn stored_in(work: &mut Work, name: &str) -> Result<(u32, Progress), sqlx::Error> {
+    progress(work.row(STORED, &values![name]).await?)
+}
+
+fn progress(row: Option<Row>) -> Result<(u32, Progress), sqlx::Error> {
+    let row = row.ok_or(sqlx::Error::RowNotFound)?;
     let row = Columns(&row);
     let failed = match row.maybe_count("failed_position")? {
         Some(position) => Some(Failure { position, reason: row.maybe_text("failed_reason")?.unwrap_or_default() }),
@@ -189,24 +183,24 @@ pub(crate) async fn stored(connection: &mut SqliteConnection, name: &str) -> Res
 }
 
 async fn save(
-    connection: &mut SqliteConnection,
+    work: &mut Work,
     projection: &dyn Projection,
     now: &Progress,
     leaf_hash: Option<String>,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query(
+    work.run(
         "UPDATE projection_position SET position = $2, leaf_hash = COALESCE($3, leaf_hash), failed_position = $4, \
          failed_reason = $5, skipped_unknown = $6 WHERE name = $1",
+        &values![
+            projection.name(),
+            now.position,
+            leaf_hash,
+            now.failed.as_ref().map(|failure| failure.position),
+            now.failed.as_ref().map(|failure| failure.reason.as_str()),
+            now.skipped_unknown,
+        ],
     )
-    .bind(projection.name())
-    .bind(int(now.position))
-    .bind(leaf_hash)
-    .bind(now.failed.as_ref().map(|failure| int(failure.position)))
-    .bind(now.failed.as_ref().map(|failure| failure.reason.as_str()))
-    .bind(int(now.skipped_unknown))
-    .execute(connection)
-    .await?;
-    Ok(())
+    .await
 }
 
 /// A hash of every event type and version that this program can read.
@@ -216,21 +210,17 @@ pub(crate) fn known_types() -> String {
 }
 
 /// Empties a projection: it begins again before the first event.
-pub(crate) async fn reset(connection: &mut SqliteConnection, projection: &dyn Projection) -> Result<(), sqlx::Error> {
+pub(crate) async fn reset(work: &mut Work, projection: &dyn Projection) -> Result<(), sqlx::Error> {
     for table in projection.tables() {
         // Table names are the projection's own static text.
-        sqlx::query(&format!("DELETE FROM {table}")).execute(&mut *connection).await?;
+        work.run(&format!("DELETE FROM {table}"), &[]).await?;
     }
-    sqlx::query(
+    work.run(
         "INSERT INTO projection_position (name, version, position, skipped_unknown, known_types) \
          VALUES ($1, $2, 0, 0, $3) ON CONFLICT (name) DO UPDATE SET version = excluded.version, position = 0, \
          leaf_hash = NULL, failed_position = NULL, failed_reason = NULL, skipped_unknown = 0, \
          known_types = excluded.known_types",
+        &values![projection.name(), projection.version(), known_types()],
     )
-    .bind(projection.name())
-    .bind(projection.version())
-    .bind(known_types())
-    .execute(connection)
-    .await?;
-    Ok(())
+    .await
 }

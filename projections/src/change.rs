@@ -5,8 +5,6 @@
 
 use devmind_domain::ids::*;
 use devmind_domain::{Timestamp, canonical};
-use sqlx::query::Query;
-use sqlx::sqlite::{Sqlite, SqliteArguments};
 
 /// One statement with its values.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,17 +34,6 @@ macro_rules! change {
 }
 pub(crate) use change;
 
-impl Change {
-    /// The statement, ready to run.
-    pub(crate) fn query(&self) -> Query<'_, Sqlite, SqliteArguments<'_>> {
-        self.values.iter().fold(sqlx::query(self.sql), |query, value| match value {
-            Value::Int(value) => query.bind(*value),
-            Value::Text(value) => query.bind(value.as_deref()),
-            Value::Bool(value) => query.bind(*value),
-        })
-    }
-}
-
 /// A count as a database integer; beyond 2^63 it stays at the largest one.
 pub(crate) fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
@@ -75,6 +62,16 @@ impl From<Option<&str>> for Value {
 impl From<Option<String>> for Value {
     fn from(text: Option<String>) -> Self {
         Self::Text(text)
+    }
+}
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Int(Some(number))
+    }
+}
+impl From<Option<u64>> for Value {
+    fn from(number: Option<u64>) -> Self {
+        Self::Int(number.map(int))
     }
 }
 impl From<u32> for Value {

@@ -1,20 +1,19 @@
-//! Proving that the live rows are what the log says: rebuilds them in a temporary file and compares row by row.
+//! Proving that the live rows are what the log says: rebuilds them beside and compares row by row.
 //!
-//! Writes nothing to the live file; a server may keep it meanwhile.
+//! Writes nothing to the live rows; a server may keep them meanwhile.
 
-use crate::apply::stored;
+use crate::apply::{Progress, stored, stored_in};
+use crate::beside::Beside;
 use crate::compare::{TableCheck, compare};
+use crate::db::Pool;
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::rebuild::{Beside, Counter, fill, millis, named, rate};
+use crate::rebuild::{Counter, MAX_CATCH_UPS, fill, millis, named, rate};
 use crate::registry::PROJECTIONS;
 use crate::store::Projections;
-use devmind_ledger::LedgerReader;
+use devmind_ledger::{LedgerReader, Place};
 use serde::Serialize;
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{Connection, SqliteConnection};
 use std::fmt;
-use std::path::Path;
 use std::time::Instant;
 
 /// What a check found.
@@ -73,17 +72,17 @@ impl fmt::Display for CheckReport {
     }
 }
 
-/// Checks every projection of a views' file. `progress` is told (events read, events to read).
+/// Checks every projection. `progress` is told (events read, events to read).
 ///
 /// # Errors
 /// When log or file cannot be used, a projection fails on an event, or the live rows were made by
 /// another version of the program.
 pub async fn check(
-    views: &Path,
+    views: impl Into<Place>,
     ledger: &LedgerReader,
     progress: impl FnMut(u64, u64) + Send,
 ) -> Result<CheckReport, ViewError> {
-    check_these(views, ledger, PROJECTIONS.to_vec(), progress).await
+    check_these(views.into(), ledger, PROJECTIONS.to_vec(), progress).await
 }
 
 /// Checks one projection.
@@ -91,42 +90,41 @@ pub async fn check(
 /// # Errors
 /// As [`check`]; [`ViewError::UnknownProjection`].
 pub async fn check_one(
-    views: &Path,
+    views: impl Into<Place>,
     ledger: &LedgerReader,
     projection: &str,
     progress: impl FnMut(u64, u64) + Send,
 ) -> Result<CheckReport, ViewError> {
-    check_these(views, ledger, vec![named(projection)?], progress).await
+    check_these(views.into(), ledger, vec![named(projection)?], progress).await
 }
 
-async fn check_these(
-    views: &Path,
+pub(crate) async fn check_these(
+    views: Place,
     ledger: &LedgerReader,
     projections: Projections,
     progress: impl FnMut(u64, u64) + Send,
 ) -> Result<CheckReport, ViewError> {
     let begun = Instant::now();
-    let options = SqliteConnectOptions::new().filename(views).read_only(true);
-    let mut live = SqliteConnection::connect_with(&options).await?;
-    let beside = Beside::new(views, &projections).await?;
-    beside.attach(&mut live).await?;
+    let beside = Beside::new(&views, &projections).await?;
+    let live = beside.live_for_reading(&views).await?;
     let mut total = 0;
     for projection in &projections {
-        total += live_position(&mut live, *projection).await?;
+        total += live_position(stored(&live, projection.name()).await?, *projection)?;
     }
     let mut counter = Counter::new(total, progress);
     let mut report = CheckReport { projections: Vec::new(), events: 0, elapsed_ms: 0 };
     for projection in &projections {
-        report.projections.push(check_projection(&mut live, &beside, ledger, *projection, &mut counter).await?);
+        report.projections.push(check_projection(&live, &beside, ledger, *projection, &mut counter).await?);
     }
-    live.close().await?;
+    live.close().await;
+    beside.remove().await?;
     report.events = counter.done;
     report.elapsed_ms = millis(begun.elapsed());
     Ok(report)
 }
 
 async fn check_projection<F: FnMut(u64, u64) + Send>(
-    live: &mut SqliteConnection,
+    live: &Pool,
     beside: &Beside,
     ledger: &LedgerReader,
     projection: &dyn Projection,
@@ -134,25 +132,36 @@ async fn check_projection<F: FnMut(u64, u64) + Send>(
 ) -> Result<ProjectionCheck, ViewError> {
     // Most of the work first. Only then are the live rows held still: a long read transaction would
     // keep the live file's write-ahead log growing.
-    let target = live_position(live, projection).await?;
+    let target = live_position(stored(live, projection.name()).await?, projection)?;
     let built = fill(&beside.store, projection, ledger, 0, target, &mut |events| counter.add(events)).await?;
-    let mut still = live.begin().await?;
-    let position = live_position(&mut still, projection).await?;
-    let built = fill(&beside.store, projection, ledger, built, position, &mut |events| counter.add(events)).await?;
+    let mut position = live_position(stored(live, projection.name()).await?, projection)?;
+    let mut built = fill(&beside.store, projection, ledger, built, position, &mut |events| counter.add(events)).await?;
+    // What is built later than a moment cannot be seen in it, so the moment comes last.
+    let mut still = live.at_once().await?;
+    for _ in 0..MAX_CATCH_UPS {
+        let now = live_position(stored_in(&mut still, projection.name()).await?, projection)?;
+        if now == position {
+            break;
+        }
+        still.rollback().await?;
+        position = now;
+        built = fill(&beside.store, projection, ledger, built, position, &mut |events| counter.add(events)).await?;
+        still = live.at_once().await?;
+    }
+    let position = live_position(stored_in(&mut still, projection.name()).await?, projection)?;
     if built != position {
         let reason = format!("it stands at {position}, the log leads to {built}");
         return Err(ViewError::Contended { projection: projection.name(), reason });
     }
     let mut tables = Vec::new();
     for table in projection.tables() {
-        tables.push(compare(&mut still, table).await?);
+        tables.push(compare(&mut still, &beside.schemas, table).await?);
     }
     still.commit().await?;
     Ok(ProjectionCheck { name: projection.name().to_owned(), version: projection.version(), position, tables })
 }
 
-async fn live_position(live: &mut SqliteConnection, projection: &dyn Projection) -> Result<u64, ViewError> {
-    let (version, progress) = stored(live, projection.name()).await?;
+fn live_position((version, progress): (u32, Progress), projection: &dyn Projection) -> Result<u64, ViewError> {
     if version != projection.version() {
         let reason = format!("its rows are of version {version}, this program has {}", projection.version());
         return Err(ViewError::NotReady { projection: projection.name(), reason });

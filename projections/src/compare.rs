@@ -1,8 +1,8 @@
-//! Two tables of the same shape, row by row: the live one and `rebuilt.…` of the same name.
+//! Two tables of the same shape, row by row: the live one and the rebuilt one of the same name.
 
+use crate::db::{Work, values};
 use crate::row::Columns;
 use serde::Serialize;
-use sqlx::SqliteConnection;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -46,50 +46,92 @@ impl fmt::Display for TableCheck {
     }
 }
 
-/// Compares `main.<table>` with `rebuilt.<table>`.
-pub(crate) async fn compare(connection: &mut SqliteConnection, table: &str) -> Result<TableCheck, sqlx::Error> {
-    let columns =
-        sqlx::query("SELECT name, pk FROM pragma_table_info($1)").bind(table).fetch_all(&mut *connection).await?;
-    let (mut all, mut key) = (Vec::new(), Vec::new());
-    for column in &columns {
-        let column = Columns(column);
-        let name: String = column.text("name")?;
-        if column.count("pk")? > 0 {
-            key.push(name.clone());
-        }
-        all.push(format!("'{name}', {name}"));
-    }
-    // Names come from our own migrations, never from a request.
-    let (key, row) = (key.join(", "), all.join(", "));
-    let only = |here: &str, there: &str| format!("SELECT * FROM {here}.{table} EXCEPT SELECT * FROM {there}.{table}");
-    let (live, rebuilt) = (only("main", "rebuilt"), only("rebuilt", "main"));
+/// The schemas of the live tables and the rebuilt ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Schemas {
+    pub live: String,
+    pub rebuilt: String,
+}
 
-    let rows: i64 =
-        sqlx::query_scalar(&format!("SELECT count(*) FROM main.{table}")).fetch_one(&mut *connection).await?;
-    let count = format!("SELECT count(*) FROM (SELECT {key} FROM ({live}) UNION SELECT {key} FROM ({rebuilt}))");
-    let differences: i64 = sqlx::query_scalar(&count).fetch_one(&mut *connection).await?;
+/// Compares `<live>.<table>` with `<rebuilt>.<table>`.
+pub(crate) async fn compare(work: &mut Work, schemas: &Schemas, table: &str) -> Result<TableCheck, sqlx::Error> {
+    let (all, key) = columns(work, &schemas.live, table).await?;
+    let (array, object) = match work.is_postgres() {
+        true => ("json_build_array", "json_build_object"),
+        false => ("json_array", "json_object"),
+    };
+    // Names come from our own migrations, never from a request.
+    let row = all.iter().map(|name| format!("'{name}', {name}")).collect::<Vec<_>>().join(", ");
+    let key = key.join(", ");
+    let text = if work.is_postgres() { "::text" } else { "" };
+    let only = |here: &str, there: &str| format!("SELECT * FROM {here}.{table} EXCEPT SELECT * FROM {there}.{table}");
+    let live = only(&schemas.live, &schemas.rebuilt);
+    let rebuilt = only(&schemas.rebuilt, &schemas.live);
+
+    let rows = count(work, &format!("SELECT count(*) AS number FROM {}.{table}", schemas.live)).await?;
+    let differing = format!(
+        "SELECT count(*) AS number FROM (SELECT {key} FROM ({live}) AS l UNION SELECT {key} FROM ({rebuilt}) AS r) AS d"
+    );
+    let differences = count(work, &differing).await?;
 
     let mut shown: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
     if differences > 0 {
         for (is_live, side) in [(true, &live), (false, &rebuilt)] {
             let sql = format!(
-                "SELECT json_array({key}) AS key, json_object({row}) AS row FROM ({side}) ORDER BY {key} LIMIT $1"
+                "SELECT {array}({key}){text} AS key, {object}({row}){text} AS row FROM ({side}) AS s ORDER BY {key} LIMIT $1"
             );
-            for row in sqlx::query(&sql).bind(MAX_SHOWN).fetch_all(&mut *connection).await? {
+            for row in work.rows(&sql, &values![MAX_SHOWN]).await? {
                 let row = Columns(&row);
-                let entry = shown.entry(row.text("key")?).or_default();
-                *(if is_live { &mut entry.0 } else { &mut entry.1 }) = Some(row.text("row")?);
+                let entry = shown.entry(without_spaces(row.text("key")?)).or_default();
+                *(if is_live { &mut entry.0 } else { &mut entry.1 }) = Some(without_spaces(row.text("row")?));
             }
         }
     }
     Ok(TableCheck {
         table: table.to_owned(),
-        rows: rows.unsigned_abs(),
-        differences: differences.unsigned_abs(),
+        rows,
+        differences,
         shown: shown
             .into_iter()
             .take(MAX_SHOWN as usize)
             .map(|(key, (live, rebuilt))| Difference { key, live, rebuilt })
             .collect(),
     })
+}
+
+async fn count(work: &mut Work, sql: &str) -> Result<u64, sqlx::Error> {
+    let row = work.row(sql, &[]).await?.ok_or(sqlx::Error::RowNotFound)?;
+    Columns(&row).count("number")
+}
+
+/// All columns of a table, and those of its key.
+pub(crate) async fn columns(
+    work: &mut Work,
+    schema: &str,
+    table: &str,
+) -> Result<(Vec<String>, Vec<String>), sqlx::Error> {
+    let rows = if work.is_postgres() {
+        let sql = "SELECT a.attname::text AS name, (a.attnum = ANY (i.indkey))::int::bigint AS pk FROM pg_attribute a \
+             JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+             JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary \
+             WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+        work.rows(sql, &values![schema, table]).await?
+    } else {
+        work.rows("SELECT name, pk FROM pragma_table_info($1)", &values![table]).await?
+    };
+    let (mut all, mut key) = (Vec::new(), Vec::new());
+    for column in &rows {
+        let column = Columns(column);
+        let name: String = column.text("name")?;
+        if column.count("pk")? > 0 {
+            key.push(name.clone());
+        }
+        all.push(name);
+    }
+    Ok((all, key))
+}
+
+/// One spelling of JSON, whichever database wrote it.
+fn without_spaces(json: String) -> String {
+    serde_json::from_str::<serde_json::Value>(&json).map_or(json, |value| value.to_string())
 }

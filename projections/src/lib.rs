@@ -9,10 +9,12 @@
 
 mod apply;
 mod attest;
+mod beside;
 mod change;
 mod check;
 mod compare;
 mod conversation;
+mod db;
 mod device;
 mod error;
 mod projection;

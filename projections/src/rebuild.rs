@@ -1,24 +1,24 @@
 //! Building rows from the log beside the live ones, and swapping them in while a server may keep serving.
 //!
-//! The swap is one transaction. A runner that keeps the same file notices at its next batch: its
+//! The swap is one transaction. A runner that keeps the same rows notices at its next batch: its
 //! position is no longer the stored one, and it goes on from there.
 
-use crate::apply::{Applied, apply, reset, stored};
+use crate::apply::{Applied, apply, locked, reset, stored};
+use crate::beside::Beside;
+use crate::compare::Schemas;
+use crate::db::{Pool, values};
 use crate::error::ViewError;
 use crate::projection::Projection;
 use crate::registry::PROJECTIONS;
 use crate::store::{Projections, Store};
-use devmind_ledger::LedgerReader;
+use devmind_ledger::{LedgerReader, Place};
 use serde::Serialize;
-use sqlx::{Connection, SqliteConnection};
-use std::path::Path;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 /// Events read at once.
 const PAGE: u32 = 500;
 /// A live projection that moves on is caught up with this often before the rebuild gives up.
-const MAX_CATCH_UPS: u32 = 100;
+pub(crate) const MAX_CATCH_UPS: u32 = 100;
 
 /// What a rebuild did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -38,16 +38,16 @@ impl RebuildReport {
     }
 }
 
-/// Rebuilds every projection of a views' file from the log. `progress` is told (events read, events to read).
+/// Rebuilds every projection from the log. `progress` is told (events read, events to read).
 ///
 /// # Errors
 /// When log or file cannot be used, or a projection fails on an event; the live rows are as before then.
 pub async fn rebuild(
-    views: &Path,
+    views: impl Into<Place>,
     ledger: &LedgerReader,
     progress: impl FnMut(u64, u64) + Send,
 ) -> Result<RebuildReport, ViewError> {
-    rebuild_these(views, ledger, PROJECTIONS.to_vec(), progress).await
+    rebuild_these(views.into(), ledger, PROJECTIONS.to_vec(), progress).await
 }
 
 /// Rebuilds one projection.
@@ -55,71 +55,67 @@ pub async fn rebuild(
 /// # Errors
 /// As [`rebuild`]; [`ViewError::UnknownProjection`].
 pub async fn rebuild_one(
-    views: &Path,
+    views: impl Into<Place>,
     ledger: &LedgerReader,
     projection: &str,
     progress: impl FnMut(u64, u64) + Send,
 ) -> Result<RebuildReport, ViewError> {
-    rebuild_these(views, ledger, vec![named(projection)?], progress).await
+    rebuild_these(views.into(), ledger, vec![named(projection)?], progress).await
 }
 
 pub(crate) async fn rebuild_these(
-    views: &Path,
+    views: Place,
     ledger: &LedgerReader,
     projections: Projections,
     progress: impl FnMut(u64, u64) + Send,
 ) -> Result<RebuildReport, ViewError> {
     let begun = Instant::now();
     // Makes the file where it is missing, and replaces one that is damaged.
-    let live = Store::open(views, ledger, &projections).await?;
-    let beside = Beside::new(views, &projections).await?;
+    let live = Store::open(&views, ledger, &projections).await?;
+    let beside = Beside::new(&views, &projections).await?;
     let head = ledger.head().await?.position;
     let mut counter = Counter::new(head * projections.len() as u64, progress);
     for projection in &projections {
         fill(&beside.store, *projection, ledger, 0, head, &mut |events| counter.add(events)).await?;
     }
-    let mut connection = live.write.acquire().await?;
-    beside.attach(&mut connection).await?;
+    beside.attach(&live.write).await?;
     let mut done = Vec::new();
     for projection in &projections {
-        let position = swap(&mut connection, &beside.store, ledger, *projection).await?;
+        let position = swap(&live.write, &beside, ledger, *projection).await?;
         done.push((projection.name().to_owned(), position));
     }
-    // The connection is not given back: it still has the other file.
-    connection.close().await?;
     live.close().await;
+    beside.remove().await?;
     Ok(RebuildReport { projections: done, events: counter.done, elapsed_ms: millis(begun.elapsed()) })
 }
 
 /// Puts the rebuilt rows in the place of the live ones, never behind where those stand.
 pub(crate) async fn swap(
-    connection: &mut SqliteConnection,
-    rebuilt: &Store,
+    live: &Pool,
+    rebuilt: &Beside,
     ledger: &LedgerReader,
     projection: &dyn Projection,
 ) -> Result<u64, ViewError> {
+    let Schemas { live: to, rebuilt: from } = &rebuilt.schemas;
     for _ in 0..MAX_CATCH_UPS {
-        let (_, beside) = stored(&mut *rebuilt.write.acquire().await?, projection.name()).await?;
-        let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
-        let (_, live) = stored(&mut transaction, projection.name()).await?;
+        let (_, beside) = stored(&rebuilt.store.write, projection.name()).await?;
+        let mut work = live.begin().await?;
+        let (_, live) = locked(&mut work, projection.name()).await?;
         if live.position > beside.position {
-            transaction.rollback().await?;
-            fill(rebuilt, projection, ledger, beside.position, live.position, &mut |_| {}).await?;
+            work.rollback().await?;
+            fill(&rebuilt.store, projection, ledger, beside.position, live.position, &mut |_| {}).await?;
             continue;
         }
-        reset(&mut transaction, projection).await?;
+        reset(&mut work, projection).await?;
         for table in projection.tables() {
-            let copy = format!("INSERT INTO main.{table} SELECT * FROM rebuilt.{table}");
-            sqlx::query(&copy).execute(&mut *transaction).await?;
+            work.run(&format!("INSERT INTO {to}.{table} SELECT * FROM {from}.{table}"), &[]).await?;
         }
-        sqlx::query(
-            "UPDATE main.projection_position SET (position, leaf_hash, skipped_unknown) = (SELECT r.position, \
-             r.leaf_hash, r.skipped_unknown FROM rebuilt.projection_position r WHERE r.name = $1) WHERE name = $1",
-        )
-        .bind(projection.name())
-        .execute(&mut *transaction)
-        .await?;
-        transaction.commit().await?;
+        let position = format!(
+            "UPDATE {to}.projection_position SET (position, leaf_hash, skipped_unknown) = (SELECT r.position, \
+             r.leaf_hash, r.skipped_unknown FROM {from}.projection_position r WHERE r.name = $1) WHERE name = $1"
+        );
+        work.run(&position, &values![projection.name()]).await?;
+        work.commit().await?;
         return Ok(beside.position);
     }
     let reason = format!("it was always ahead after {MAX_CATCH_UPS} catch-ups");
@@ -162,28 +158,6 @@ pub(crate) async fn fill(
         count(events.len() as u64);
     }
     Ok(position)
-}
-
-/// A store in a temporary folder beside the live file, so on the same disk; removed when dropped.
-pub(crate) struct Beside {
-    pub store: Store,
-    folder: TempDir,
-}
-
-impl Beside {
-    pub async fn new(views: &Path, projections: &Projections) -> Result<Self, ViewError> {
-        let parent = views.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder = tempfile::Builder::new().prefix("views-rebuild-").tempdir_in(parent)?;
-        let store = Store::temporary(&folder.path().join("views.sqlite"), projections).await?;
-        Ok(Self { store, folder })
-    }
-
-    /// Makes the store's tables visible as `rebuilt.…`.
-    pub async fn attach(&self, connection: &mut SqliteConnection) -> Result<(), ViewError> {
-        let file = self.folder.path().join("views.sqlite");
-        sqlx::query("ATTACH DATABASE $1 AS rebuilt").bind(file.to_string_lossy()).execute(connection).await?;
-        Ok(())
-    }
 }
 
 /// Tells how many of all events are done.

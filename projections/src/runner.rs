@@ -158,8 +158,7 @@ impl Keeper {
 
     /// Whether somebody rebuilt the rows since the failure; then it goes on from there.
     async fn was_helped(&self) -> bool {
-        let stored = async { stored(&mut *self.store.read.acquire().await?, self.name()).await };
-        match stored.await {
+        match stored(&self.store.read, self.name()).await {
             Ok((version, now)) if version == self.task.projection.version() && now.failed.is_none() => {
                 self.task.progress.send_replace(now);
                 true

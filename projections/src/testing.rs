@@ -2,6 +2,7 @@
 //! reading what the projections made of them.
 
 use crate::apply::{Applied, Progress, apply};
+use crate::db::Pool;
 use crate::projection::Projection;
 use crate::registry::PROJECTIONS;
 use crate::runner::ProjectionRunner;
@@ -14,9 +15,11 @@ use devmind_domain::event::*;
 use devmind_domain::ids::*;
 use devmind_domain::node::*;
 use devmind_domain::tool_call::*;
-use devmind_ledger::{Append, Ledger, StreamAppend};
+use devmind_ledger::{Append, Ledger, Place, PostgresUrl, StreamAppend};
+use devmind_test_postgres::{Cluster, Database};
 use serde_json::{Value, json};
 use sqlx::SqlitePool;
+use sqlx::sqlite::SqliteConnectOptions;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -93,34 +96,75 @@ pub async fn applied(store: &Store, projection: &dyn Projection, from: u64, even
     }
 }
 
-/// Every row of every table, as text.
-pub async fn dump(pool: &SqlitePool) -> Vec<String> {
+/// Every row of every table, as JSON with its fields sorted.
+pub async fn dump(pool: &Pool) -> Vec<String> {
     let mut rows = Vec::new();
     for table in PROJECTIONS.iter().flat_map(|projection| projection.tables()) {
-        let names: Vec<String> = sqlx::query_scalar("SELECT name FROM pragma_table_info($1)")
-            .bind(*table)
-            .fetch_all(pool)
-            .await
-            .expect("a table");
-        let pairs = names.iter().map(|name| format!("'{name}', {name}")).collect::<Vec<_>>().join(", ");
-        let sql = format!("SELECT json_object('table', '{table}', {pairs}) FROM {table} ORDER BY 1");
-        rows.extend(sqlx::query_scalar::<_, String>(&sql).fetch_all(pool).await.expect("rows"));
+        let (mut found, columns) = match pool {
+            Pool::Sqlite(sqlite) => {
+                let names = sqlx::query_as("SELECT name, type FROM pragma_table_info($1)").bind(*table);
+                let names: Vec<(String, String)> = names.fetch_all(sqlite).await.expect("a table");
+                let pairs = names.iter().map(|(name, _)| format!("'{name}', {name}")).collect::<Vec<_>>().join(", ");
+                let sql = format!("SELECT json_object({pairs}) FROM {table}");
+                (sqlx::query_scalar::<_, String>(&sql).fetch_all(sqlite).await.expect("rows"), names)
+            }
+            Pool::Postgres(postgres) => {
+                let sql = format!("SELECT to_json(t)::text FROM {table} AS t");
+                (sqlx::query_scalar::<_, String>(&sql).fetch_all(postgres).await.expect("rows"), Vec::new())
+            }
+        };
+        for row in &mut found {
+            let mut value: Value = serde_json::from_str(row).expect("JSON");
+            // SQLite keeps truth as numbers.
+            for (name, _) in columns.iter().filter(|(_, kind)| kind == "BOOLEAN") {
+                if !value[name].is_null() {
+                    value[name] = json!(value[name] == 1);
+                }
+            }
+            *row = format!("{table} {value}");
+        }
+        found.sort();
+        rows.extend(found);
     }
     rows
 }
 
 /// One row of a query as JSON.
 pub async fn row(store: &Store, columns: &str, rest: &str) -> Value {
+    let Pool::Sqlite(pool) = &store.read else { panic!("a store in memory") };
     let pairs = columns.split(", ").map(|name| format!("'{name}', {name}")).collect::<Vec<_>>().join(", ");
     let sql = format!("SELECT json_object({pairs}) FROM {rest}");
-    let text: Option<String> = sqlx::query_scalar(&sql).fetch_optional(&store.read).await.expect("a query");
+    let text: Option<String> = sqlx::query_scalar(&sql).fetch_optional(pool).await.expect("a query");
     text.map_or(Value::Null, |text| serde_json::from_str(&text).expect("JSON"))
 }
 
-/// A ledger in a temporary folder, with its views' file beside it.
+/// Makes a test of each store out of one function that takes a [`Bench`].
+macro_rules! on_both_stores {
+    ($($(#[$attribute:meta])* async fn $name:ident($bench:ident: Bench) $body:block)*) => {$(
+        mod $name {
+            use super::*;
+
+            async fn test($bench: Bench) $body
+
+            $(#[$attribute])*
+            async fn sqlite() {
+                test(Bench::new().await).await;
+            }
+
+            $(#[$attribute])*
+            async fn postgres() {
+                test(Bench::postgres().await).await;
+            }
+        }
+    )*};
+}
+pub(crate) use on_both_stores;
+
+/// A ledger in a temporary folder or a database of its own, with its views.
 pub struct Bench {
     pub folder: TempDir,
     pub ledger: Ledger,
+    database: Option<Database>,
     versions: HashMap<StreamId, u64>,
 }
 
@@ -128,7 +172,35 @@ impl Bench {
     pub async fn new() -> Self {
         let folder = TempDir::new().expect("a folder");
         let ledger = Ledger::open(&folder.path().join("ledger.sqlite")).await.expect("a ledger");
-        Self { folder, ledger, versions: HashMap::new() }
+        Self { folder, ledger, database: None, versions: HashMap::new() }
+    }
+
+    pub async fn postgres() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let database = Cluster::shared().database();
+        let url: PostgresUrl = database.url().parse().expect("a URL");
+        let ledger = Ledger::open(&url).await.expect("a ledger");
+        Self { folder, ledger, database: Some(database), versions: HashMap::new() }
+    }
+
+    /// Where the views are.
+    pub fn views_place(&self) -> Place {
+        match &self.database {
+            None => Place::from(&self.views_file()),
+            Some(database) => Place::Postgres(database.url().parse().expect("a URL")),
+        }
+    }
+
+    /// Runs statements on the views like any other program.
+    pub async fn meddle(&self, sql: &str) {
+        let pool = match self.views_place() {
+            Place::File(file) => {
+                Pool::Sqlite(SqlitePool::connect_with(SqliteConnectOptions::new().filename(file)).await.expect("open"))
+            }
+            Place::Postgres(url) => Pool::Postgres(crate::store::postgres::pool(&url, "views", 1)),
+        };
+        pool.script(sql).await.expect(sql);
+        pool.close().await;
     }
 
     pub fn views_file(&self) -> PathBuf {
@@ -173,7 +245,7 @@ impl Bench {
     }
 
     pub async fn serve_with(&self, projections: Projections) -> Served {
-        let opened = Views::open_with(&self.views_file(), self.ledger.reader().clone(), projections).await;
+        let opened = Views::open_with(self.views_place(), self.ledger.reader().clone(), projections).await;
         let (views, runner) = opened.expect("views");
         Served::start(views, runner)
     }

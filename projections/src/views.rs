@@ -3,15 +3,14 @@
 //! What each view answers stands beside its projection (`read.rs`).
 
 use crate::apply::{Failure, Progress, stored};
+use crate::db::Pool;
 use crate::error::ViewError;
 use crate::rebuild::fill;
 use crate::registry::PROJECTIONS;
 use crate::runner::{ProjectionRunner, Task};
 use crate::store::{Projections, Store};
-use devmind_ledger::LedgerReader;
+use devmind_ledger::{LedgerReader, Place};
 use serde::Serialize;
-use sqlx::SqlitePool;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -51,24 +50,24 @@ pub struct ProjectionStatus {
 }
 
 impl Views {
-    /// Opens the views' file and prepares the runner that keeps it up to date. A missing file is
-    /// made; one that is damaged, of another version or of another log is made anew.
+    /// Opens the views and prepares the runner that keeps them up to date. Missing views are made;
+    /// damaged ones, and those of another version or of another log, are made anew.
     ///
     /// # Errors
-    /// When the log cannot be read, or the folder cannot be written.
-    pub async fn open(file: &Path, ledger: LedgerReader) -> Result<(Self, ProjectionRunner), ViewError> {
-        Self::open_with(file, ledger, PROJECTIONS.to_vec()).await
+    /// When the log cannot be read, or the views cannot be written.
+    pub async fn open(place: impl Into<Place>, ledger: LedgerReader) -> Result<(Self, ProjectionRunner), ViewError> {
+        Self::open_with(place.into(), ledger, PROJECTIONS.to_vec()).await
     }
 
     pub(crate) async fn open_with(
-        file: &Path,
+        place: Place,
         ledger: LedgerReader,
         projections: Projections,
     ) -> Result<(Self, ProjectionRunner), ViewError> {
-        let store = Store::open(file, &ledger, &projections).await?;
+        let store = Store::open(&place, &ledger, &projections).await?;
         let (mut progress, mut tasks) = (Vec::new(), Vec::new());
         for projection in projections {
-            let (_, mut now) = stored(&mut *store.read.acquire().await?, projection.name()).await?;
+            let (_, mut now) = stored(&store.read, projection.name()).await?;
             // What failed in an earlier life is tried again: until then it is merely behind.
             now.failed = None;
             let (sender, receiver) = watch::channel(now);
@@ -128,10 +127,9 @@ impl Views {
     /// # Errors
     /// When views or log cannot be read.
     pub async fn status(&self) -> Result<Vec<ProjectionStatus>, ViewError> {
-        let mut connection = self.inner.store.read.acquire().await?;
         let mut list = Vec::new();
         for (name, _) in &self.inner.progress {
-            let (version, progress) = stored(&mut connection, name).await?;
+            let (version, progress) = stored(&self.inner.store.read, name).await?;
             let Progress { position, failed, skipped_unknown } = progress;
             list.push(ProjectionStatus {
                 name: (*name).to_owned(),
@@ -150,7 +148,7 @@ impl Views {
         Ok(list)
     }
 
-    /// Closes the file, after the runner has ended.
+    /// Closes the connections, after the runner has ended.
     pub async fn close(&self) {
         self.inner.store.close().await;
     }
@@ -162,7 +160,7 @@ impl Views {
     }
 
     /// The connections that read.
-    pub(crate) fn read_pool(&self) -> &SqlitePool {
+    pub(crate) fn read_pool(&self) -> &Pool {
         &self.inner.store.read
     }
 }

@@ -14,10 +14,10 @@ pub(crate) async fn run(data: &Path, args: AttestArgs, output: &mut Output) -> R
     let reader = open_ledger(data).await?;
     let only = args.projection.as_deref();
     let attested = match args.at {
-        None => attest(&views_file(data), only).await?,
+        None => attest(views_file(data).as_path(), only).await?,
         Some(at) => {
             let progress = Progress::new("rebuilding");
-            attest_at(&views_file(data), &reader, at, only, |done, total| progress.set(done, total)).await?
+            attest_at(views_file(data).as_path(), &reader, at, only, |done, total| progress.set(done, total)).await?
         }
     };
     let prover = Prover::new(reader.clone());

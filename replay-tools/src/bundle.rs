@@ -133,7 +133,7 @@ pub(crate) async fn import(data: &Path, args: ImportArgs, output: &mut Output) -
     std::fs::create_dir_all(data).map_err(BundleError::from)?;
     let imported = {
         let progress = Progress::new("importing");
-        import_bundle(&args.bundle, &ledger_file(data), |done, all| progress.set(done, all)).await?
+        import_bundle(&args.bundle, ledger_file(data).as_path(), |done, all| progress.set(done, all)).await?
     };
     let done = match imported {
         Ok(done) => done,

@@ -31,7 +31,7 @@ pub(crate) async fn run(data: &Path, args: RedactArgs, output: &mut Output) -> R
     }
     let metadata = Metadata::new(Actor::operator(&args.operator), NODE.into());
     for position in &args.position {
-        let erased = redact(&ledger_file(data), *position, &args.reason, &metadata).await?;
+        let erased = redact(ledger_file(data).as_path(), *position, &args.reason, &metadata).await?;
         print(&erased, output)?;
     }
     output.finish()?;

@@ -136,6 +136,14 @@ fn cases(own: &Anns) -> Vec<Case> {
             }),
         ),
         make("post /api/desktop/connection-ticket", json!({ "device_id": "laptop" })),
+        Case {
+            // The run has no device: an outcome, as a model would get it.
+            expect: [NOBODY, READ_ONLY, FORBIDDEN, FORBIDDEN, (200, "DESKTOP_DEVICE_NOT_SELECTED")],
+            ..change(
+                "post /api/desktop/dev/tool-calls",
+                json!({ "run_id": answered.run_id, "tool_name": "workspace.list_files", "arguments": {} }),
+            )
+        },
         open("get /api/desktop/ws", (400, "PROTOCOL_ERROR")),
         open("get /healthz", OK),
         open("get /readyz", OK),

@@ -5,6 +5,8 @@ use crate::log::Log;
 use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
 use devmind_ledger::LedgerReader;
 use devmind_ledger::verify::{Published, verify};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -33,6 +35,18 @@ impl Data {
     /// The views' file.
     pub fn views_file(&self) -> PathBuf {
         self.path().join(VIEWS_FILE)
+    }
+
+    /// Changes the log's file behind the server's back.
+    pub async fn change_ledger(&self, statements: &str) {
+        let mut connection = SqliteConnectOptions::new()
+            .filename(self.ledger_file())
+            .create_if_missing(true)
+            .connect()
+            .await
+            .expect("the log's file opens");
+        connection.execute(statements).await.expect("statements that SQLite takes");
+        connection.close().await.expect("closed");
     }
 
     /// The log, read from the file, whoever writes it.

@@ -4,7 +4,8 @@ use super::check::{Item, walk};
 use super::{BundleError, BundleReport, KeyLine, check_bundle};
 use crate::append::Idempotency;
 use crate::merkle::Frontier;
-use crate::store::{Batch, Failure, HeadRow, NewKey, WriteLog, sqlite};
+use crate::place::Place;
+use crate::store::{Batch, Failure, HeadRow, NewKey, WriteLog, open_writable};
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::RecordedEvent;
 use std::fs::File;
@@ -36,14 +37,14 @@ struct Part {
     keys: Vec<KeyLine>,
 }
 
-/// Imports a bundle into the ledger in `ledger`, which is made where it is missing. The bundle is read
+/// Imports a bundle into the ledger in `ledger`, made where it is missing, which nobody else writes. The bundle is read
 /// through and checked first: nothing is stored of one that does not hold. `progress` is told (done, all).
 ///
 /// # Errors
 /// [`BundleError`]; what is wrong with the bundle is in the report of an `Ok(Err(_))`.
 pub async fn import_bundle(
     bundle: &Path,
-    ledger: &Path,
+    ledger: impl Into<Place>,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Result<Imported, BundleReport>, BundleError> {
     let report = check_bundle(BufReader::new(File::open(bundle)?), |_| {})?;
@@ -53,7 +54,7 @@ pub async fn import_bundle(
     if !report.complete {
         return Err(BundleError::Partial);
     }
-    let mut opened = sqlite::open_writable(ledger).await?;
+    let mut opened = open_writable(&ledger.into()).await?;
     let begun = (opened.head.position, opened.head.root);
     let stored = store(bundle, &mut *opened.write, begun, &report, &mut progress).await;
     opened.read.close().await;

@@ -51,6 +51,35 @@ impl Faults {
         }
     }
 
+    /// For a store whose one statement commits: the error instead of it.
+    pub(crate) fn before_store(&self) -> Option<sqlx::Error> {
+        let mut fault = self.0.lock().expect("not poisoned");
+        match *fault {
+            Some(Fault::CommitLost) => {
+                *fault = None;
+                Some(disk_error())
+            }
+            Some(Fault::Panic) => {
+                drop(fault);
+                panic!("the fault that the test asked for")
+            }
+            Some(Fault::CommitStored | Fault::CommitInDoubt | Fault::FlushFailed) | None => None,
+        }
+    }
+
+    /// The error after it.
+    pub(crate) fn after_store(&self, stored: Result<bool, sqlx::Error>) -> Result<bool, sqlx::Error> {
+        let mut fault = self.0.lock().expect("not poisoned");
+        match *fault {
+            Some(Fault::CommitStored) => {
+                *fault = None;
+                Err(disk_error())
+            }
+            Some(Fault::CommitInDoubt) => Err(disk_error()),
+            Some(Fault::CommitLost | Fault::FlushFailed | Fault::Panic) | None => stored,
+        }
+    }
+
     pub(crate) fn unreadable(&self) -> bool {
         *self.0.lock().expect("not poisoned") == Some(Fault::CommitInDoubt)
     }

@@ -6,11 +6,14 @@
 
 #[cfg(test)]
 pub(crate) mod faults;
+pub(crate) mod postgres;
+mod rows;
 pub(crate) mod sqlite;
 
 use crate::append::{Head, Idempotency};
 use crate::error::LedgerError;
 use crate::merkle::Frontier;
+use crate::place::Place;
 use crate::reader::EventFilter;
 use devmind_domain::Timestamp;
 use devmind_domain::canonical::Hash;
@@ -30,6 +33,14 @@ pub(crate) struct Opened {
     pub last_recorded_at: Timestamp,
 }
 
+/// Opens a log for writing without a writer task, for what is no append.
+pub(crate) async fn open_writable(place: &Place) -> Result<Opened, LedgerError> {
+    match place {
+        Place::File(file) => sqlite::open_writable(file).await,
+        Place::Postgres(url) => postgres::open_writable(url).await.map(|(opened, _)| opened),
+    }
+}
+
 /// Reading a log, also while it is written.
 #[async_trait::async_trait]
 pub(crate) trait ReadLog: Debug + Send + Sync {
@@ -46,10 +57,7 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
 
     /// Positions and recorded leaf hashes after a position, in order; a row without a sound one is left
     /// out. Fewer than asked for come at the end of the log, and may come before.
-    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
-        let page = self.page(after, u32::try_from(limit).unwrap_or(u32::MAX)).await?;
-        Ok(page.into_iter().filter_map(|stored| Some((stored.position, stored.event.ok()?.leaf_hash))).collect())
-    }
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error>;
 
     /// Events of a stream after a sequence number, in order.
     async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
@@ -64,6 +72,10 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
 
     /// Keys that cannot be right with so many events; the first hundred.
     async fn keys_beyond(&self, size: u64) -> Result<Vec<KeyRow>, sqlx::Error>;
+
+    /// Copies of parts of the metadata that the store keeps in columns of their own, of the events from
+    /// `first` to `last`; empty where it keeps none.
+    async fn filed(&self, first: u64, last: u64) -> Result<Vec<FiledRow>, sqlx::Error>;
 
     /// What `verify` must know besides the events: one consistent look.
     async fn integrity(&self) -> Result<Integrity, sqlx::Error>;
@@ -98,15 +110,8 @@ pub(crate) trait WriteLog: Debug + Send {
     /// counts as not stored: its keys do no harm.
     async fn settle(&mut self, event_id: Option<&str>, error: &sqlx::Error) -> Result<bool, String>;
 
-    /// Puts a marker in the place of a payload, with what was there overwritten. A store that cannot
-    /// says so.
-    async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure> {
-        let _ = marker;
-        Err(Failure::Before(LedgerError::Unavailable {
-            place: self.place().to_owned(),
-            reason: format!("the payload of event {position} cannot be erased in this kind of store yet"),
-        }))
-    }
+    /// Puts a marker in the place of a payload, as far as the triggers let it.
+    async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure>;
 
     /// Gives up whatever keeps other writers out.
     async fn close(self: Box<Self>) -> Result<(), LedgerError>;
@@ -246,7 +251,17 @@ pub(crate) struct Integrity {
     pub frontier: Vec<u8>,
     pub newest: i64,
     pub strays: i64,
-    pub triggers: Vec<String>,
+    /// Triggers that every ledger of this kind has, and this one lacks.
+    pub missing_triggers: Vec<String>,
+}
+
+/// What the filters find an event by, where that is stored beside it.
+#[derive(Debug, sqlx::FromRow)]
+pub(crate) struct FiledRow {
+    pub position: i64,
+    pub conversation_id: Option<String>,
+    pub run_id: Option<String>,
+    pub actor: Option<String>,
 }
 
 /// `(size, root)` as stored.

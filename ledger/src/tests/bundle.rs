@@ -31,7 +31,7 @@ impl Source {
         let nothing = Append { streams: Vec::new(), idempotency: Some(key("nothing", "h")) };
         ledger.append(nothing).await.expect("a request that changed nothing");
         ledger.close().await;
-        redact(&folder.file(), 2, "asked for", &metadata()).await.expect("erased");
+        redact(folder.place(), 2, "asked for", &metadata()).await.expect("erased");
         let ledger = folder.open().await;
         let seed = || Ok([7; 32]);
         let record = CheckpointRecord::open(folder.path(), None, ledger.reader().clone(), seed).await.expect("opened");
@@ -148,30 +148,31 @@ async fn an_export_that_was_interrupted_anywhere_goes_on_to_the_same_bundle() {
     }
 }
 
-#[tokio::test]
-async fn a_whole_bundle_becomes_a_ledger_with_the_same_positions_bytes_hashes_keys_and_root() {
-    let source = Source::of(2_350).await;
-    let (_, file) = source.export(&Selection::Everything, "all").await.expect("exported");
-    let target = Folder::new();
-    let done = import_bundle(&file, &target.file(), |_, _| {}).await.expect("read").expect("imported");
-    let head = source.folder.reader().await.head().await.expect("a head");
-    assert_eq!((done.size, done.root, done.resumed), (head.position, head.root, 0));
-    assert_eq!(target.reader().await.head().await.expect("a head"), head);
-    assert_eq!(all(&target.reader().await).await, all(&source.folder.reader().await).await);
-    assert!(target.verify().await.is_sound());
-    let ledger = target.open().await;
-    let seen = ledger.reader().idempotent("ann", "k1").await.expect("asked").expect("the key is known");
-    assert_eq!((seen.0.as_str(), seen.1.len()), ("h", 100));
-    assert!(
-        ledger.reader().idempotent("ann", "nothing").await.expect("asked").is_some(),
-        "of a request that changed nothing"
-    );
-    assert_eq!(all(ledger.reader()).await[5].metadata().expect("metadata").actor.kind, ActorKind::User);
-    ledger.append(append("more", 0, "x")).await.expect("it goes on");
-    ledger.close().await;
-    // It now holds more than the bundle.
-    let refused = import_bundle(&file, &target.file(), |_, _| {}).await;
-    assert!(matches!(refused, Err(BundleError::NotEmpty)));
+on_both_stores! {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_whole_bundle_becomes_a_ledger_with_the_same_positions_bytes_hashes_keys_and_root(target: Folder) {
+        let source = Source::of(2_350).await;
+        let (_, file) = source.export(&Selection::Everything, "all").await.expect("exported");
+        let done = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
+        let head = source.folder.reader().await.head().await.expect("a head");
+        assert_eq!((done.size, done.root, done.resumed), (head.position, head.root, 0));
+        assert_eq!(target.reader().await.head().await.expect("a head"), head);
+        assert_eq!(all(&target.reader().await).await, all(&source.folder.reader().await).await);
+        assert!(target.verify().await.is_sound());
+        let ledger = target.open().await;
+        let seen = ledger.reader().idempotent("ann", "k1").await.expect("asked").expect("the key is known");
+        assert_eq!((seen.0.as_str(), seen.1.len()), ("h", 100));
+        assert!(
+            ledger.reader().idempotent("ann", "nothing").await.expect("asked").is_some(),
+            "of a request that changed nothing"
+        );
+        assert_eq!(all(ledger.reader()).await[5].metadata().expect("metadata").actor.kind, ActorKind::User);
+        ledger.append(append("more", 0, "x")).await.expect("it goes on");
+        ledger.close().await;
+        // It now holds more than the bundle.
+        let refused = import_bundle(&file, target.place(), |_, _| {}).await;
+        assert!(matches!(refused, Err(BundleError::NotEmpty)));
+    }
 }
 
 #[tokio::test]
@@ -179,26 +180,26 @@ async fn an_import_goes_on_where_it_was_interrupted_and_into_nothing_else() {
     let (source, other) = (Source::of(2_350).await, Source::of(1_000).await);
     let (_, file) = source.export(&Selection::Everything, "all").await.expect("exported");
     let target = Folder::new();
-    import_bundle(&file, &target.file(), |_, _| {}).await.expect("read").expect("imported");
+    import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
     // As a crash after the first part leaves it.
     target.forge("DELETE FROM events WHERE position > 1000; DELETE FROM idempotency WHERE first_position > 1000; UPDATE head SET size = 1000").await;
-    let done = import_bundle(&file, &target.file(), |_, _| {}).await.expect("read").expect("imported");
+    let done = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
     assert_eq!(done.resumed, 1_000);
     assert!(target.verify().await.is_sound());
     assert_eq!(all(&target.reader().await).await, all(&source.folder.reader().await).await);
-    let again = import_bundle(&file, &target.file(), |_, _| {}).await.expect("read").expect("already so");
+    let again = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("already so");
     assert_eq!(again.resumed, done.size);
 
-    let refused = import_bundle(&file, &other.folder.file(), |_, _| {}).await;
+    let refused = import_bundle(&file, other.folder.place(), |_, _| {}).await;
     assert!(matches!(refused, Err(BundleError::NotEmpty)));
     let (_, part) = source.export(&stream_filter("s0"), "part").await.expect("exported");
-    let refused = import_bundle(&part, &Folder::new().file(), |_, _| {}).await;
+    let refused = import_bundle(&part, Folder::new().place(), |_, _| {}).await;
     assert!(matches!(refused, Err(BundleError::Partial)));
     let mut bytes = fs::read(&file).expect("read");
     let at = bytes.windows(3).position(|bytes| bytes == b"ann").expect("an actor");
     bytes[at] = b'o';
     fs::write(&file, bytes).expect("written");
     let empty = Folder::new();
-    let report = import_bundle(&file, &empty.file(), |_, _| {}).await.expect("read").expect_err("it does not hold");
+    let report = import_bundle(&file, empty.place(), |_, _| {}).await.expect("read").expect_err("it does not hold");
     assert!(report.findings_total > 0 && !empty.file().exists(), "nothing was stored");
 }

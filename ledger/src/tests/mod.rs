@@ -12,6 +12,7 @@ mod open;
 mod proofs;
 mod read;
 mod redact;
+mod shared;
 pub(crate) mod support;
 mod verify_file;
 mod verify_rules;

@@ -4,46 +4,131 @@ use crate::verify::{Published, VerifyReport, verify};
 use crate::*;
 use devmind_domain::conversation::{ConversationEvent, ConversationRenamed, TitleSource};
 use devmind_domain::event::{Actor, AggregateType, DomainEvent, Metadata, NewEvent, RecordedEvent, StreamId};
+use devmind_test_postgres::{Cluster, Database};
+use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, SqliteConnection};
+use sqlx::{ConnectOptions, Connection, Executor, SqliteConnection};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A folder for one ledger, removed at the end.
-pub struct Folder(tempfile::TempDir);
+/// Where one test keeps its ledger, removed at the end: a folder, and for PostgreSQL a database.
+pub struct Folder {
+    folder: tempfile::TempDir,
+    database: Option<Database>,
+}
+
+/// Makes a test of each store out of one function that takes a [`Folder`].
+macro_rules! on_both_stores {
+    ($($(#[$attribute:meta])* async fn $name:ident($folder:ident: Folder) $body:block)*) => {$(
+        mod $name {
+            use super::*;
+
+            async fn test($folder: Folder) $body
+
+            $(#[$attribute])*
+            async fn sqlite() {
+                test(Folder::new()).await;
+            }
+
+            $(#[$attribute])*
+            async fn postgres() {
+                test(Folder::postgres()).await;
+            }
+        }
+    )*};
+}
+pub(crate) use on_both_stores;
+
+/// A connection like any other program's.
+pub enum Sql {
+    Sqlite(SqliteConnection),
+    Postgres(PgConnection),
+}
+
+impl Sql {
+    pub async fn run(&mut self, statements: &str) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite(sql) => sql.execute(statements).await.map(drop),
+            Self::Postgres(sql) => sql.execute(in_postgres(statements).as_str()).await.map(drop),
+        }
+    }
+}
+
+/// Tests are written in SQLite's words.
+fn in_postgres(statements: &str) -> String {
+    let mut text = statements.to_owned();
+    for bytes in [32, 64] {
+        text = text.replace(&format!("zeroblob({bytes})"), &format!("decode(repeat('00', {bytes}), 'hex')"));
+    }
+    text.replace("X'", "'\\x")
+}
 
 impl Folder {
+    /// For SQLite.
     pub fn new() -> Self {
-        Self(tempfile::tempdir().expect("a folder"))
+        Self { folder: tempfile::tempdir().expect("a folder"), database: None }
+    }
+
+    /// For PostgreSQL.
+    pub fn postgres() -> Self {
+        Self { database: Some(Cluster::shared().database()), ..Self::new() }
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        self.database.is_some()
     }
 
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.folder.path()
     }
 
     pub fn file(&self) -> PathBuf {
         self.path().join("ledger.sqlite")
     }
 
+    pub fn place(&self) -> Place {
+        match &self.database {
+            None => Place::from(&self.file()),
+            Some(database) => Place::Postgres(database.url().parse().expect("a URL")),
+        }
+    }
+
     pub async fn open(&self) -> Ledger {
-        Ledger::open(&self.file()).await.expect("the ledger opens")
+        Ledger::open(self.place()).await.expect("the ledger opens")
     }
 
     pub async fn reader(&self) -> LedgerReader {
-        LedgerReader::open(&self.file()).await.expect("the ledger opens for reading")
+        LedgerReader::open(self.place()).await.expect("the ledger opens for reading")
     }
 
     pub async fn verify(&self) -> VerifyReport {
         verify(&self.reader().await, Published::default(), |_, _| {}).await.expect("verified")
     }
 
-    /// A connection like any other program's.
+    /// A connection like any other program's to the file.
     pub async fn sql(&self) -> SqliteConnection {
         SqliteConnectOptions::new().filename(self.file()).connect().await.expect("connected")
     }
 
+    /// A connection to whatever it is.
+    pub async fn connect(&self) -> Sql {
+        match self.place() {
+            Place::File(_) => Sql::Sqlite(self.sql().await),
+            Place::Postgres(url) => {
+                let options = url.options().clone().options([("search_path", "ledger")]);
+                Sql::Postgres(PgConnection::connect_with(&options).await.expect("connected"))
+            }
+        }
+    }
+
     /// Runs statements with the triggers out of the way, as somebody with the file could.
     pub async fn tamper(&self, statements: &str) {
+        if self.is_postgres() {
+            let mut sql = self.connect().await;
+            sql.run("SET session_replication_role = replica").await.expect("a superuser's setting");
+            sql.run(statements).await.expect("tampered");
+            return;
+        }
         let mut sql = self.sql().await;
         let triggers: Vec<(String, String)> =
             sqlx::query_as("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")

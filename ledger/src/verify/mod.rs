@@ -7,6 +7,7 @@
 mod calls;
 mod chain;
 mod checkpoints;
+mod filing;
 mod interrupts;
 mod keys;
 mod redactions;
@@ -29,18 +30,6 @@ use redactions::Redactions;
 use report::Report;
 use runs::Runs;
 
-/// The triggers that every ledger has; without them a row could be changed by mistake.
-const TRIGGERS: [&str; 8] = [
-    "events_no_delete",
-    "events_no_update",
-    "head_no_delete",
-    "head_only_grows",
-    "idempotency_no_delete",
-    "idempotency_no_update",
-    "ledger_meta_no_delete",
-    "ledger_meta_no_update",
-];
-
 /// Checks the log up to its head at the time of the call; a live log may grow meanwhile.
 ///
 /// The published checkpoints are compared with it. `progress` is told, page by page, how many events of how many were checked.
@@ -56,7 +45,7 @@ pub async fn verify(
     let failed = |error| reader.error("verify", &error);
     let mut report = Report::default();
     let look = reader.store().integrity().await.map_err(failed)?;
-    for trigger in TRIGGERS.iter().filter(|name| !look.triggers.iter().any(|found| found == *name)) {
+    for trigger in &look.missing_triggers {
         report.find(Check::Triggers, 0, format!("the trigger {trigger} is missing"));
     }
     if look.strays > 0 {
@@ -110,6 +99,7 @@ pub async fn verify(
             checkpoints.see(&chain, &mut report);
         }
         keys::check(&events, &keys, position + 1, end, &mut report);
+        filing::check(&events, &reader.store().filed(position + 1, end).await.map_err(failed)?, &mut report);
         position = end;
         progress(position, size);
     }

@@ -32,7 +32,7 @@ async fn log_of_500() -> Folder {
     }
     ledger.append(append_events("last", 0, events(9))).await.expect("appended");
     ledger.close().await;
-    redact(&folder.file(), REDACTED, "tested", &metadata()).await.expect("redacted");
+    redact(folder.place(), REDACTED, "tested", &metadata()).await.expect("redacted");
     folder
 }
 

@@ -1,6 +1,7 @@
 //! Reading the conversation view.
 
 use super::rows::*;
+use crate::db::{Row, values};
 use crate::error::ViewError;
 use crate::row::Columns;
 use crate::views::Views;
@@ -8,7 +9,6 @@ use devmind_domain::Timestamp;
 use devmind_domain::agent::{HistoryTurn, TurnEnd};
 use devmind_domain::ids::*;
 use devmind_domain::limits::MAX_LISTED_CONVERSATIONS;
-use sqlx::sqlite::SqliteRow;
 use std::collections::HashMap;
 
 /// Turns in one answer, at most: the newest.
@@ -28,15 +28,15 @@ impl Views {
     /// # Errors
     /// [`ViewError::Storage`].
     pub async fn conversations(&self, user: &UserId) -> Result<Vec<ConversationRow>, ViewError> {
-        let rows = sqlx::query(
-            "SELECT c.conversation_id, c.title, c.created_at, c.updated_at, t.status FROM conversations c \
+        let rows = self
+            .read_pool()
+            .rows(
+                "SELECT c.conversation_id, c.title, c.created_at, c.updated_at, t.status FROM conversations c \
              LEFT JOIN turns t ON t.turn_id = c.latest_turn_id WHERE c.user_id = $1 AND c.deleted = FALSE \
              ORDER BY c.updated_at DESC, c.conversation_id DESC LIMIT $2",
-        )
-        .bind(user.as_str())
-        .bind(MAX_LISTED_CONVERSATIONS)
-        .fetch_all(self.read_pool())
-        .await?;
+                &values![user.as_str(), MAX_LISTED_CONVERSATIONS],
+            )
+            .await?;
         rows.iter()
             .map(|row| {
                 let row = Columns(row);
@@ -56,12 +56,9 @@ impl Views {
     /// # Errors
     /// [`ViewError::Storage`].
     pub async fn conversation_owner(&self, id: &ConversationId) -> Result<Option<UserId>, ViewError> {
-        let owner: Option<String> =
-            sqlx::query_scalar("SELECT user_id FROM conversations WHERE conversation_id = $1 AND deleted = FALSE")
-                .bind(id.as_str())
-                .fetch_optional(self.read_pool())
-                .await?;
-        Ok(owner.map(UserId))
+        let sql = "SELECT user_id FROM conversations WHERE conversation_id = $1 AND deleted = FALSE";
+        let owner = self.read_pool().row(sql, &values![id.as_str()]).await?;
+        Ok(owner.map(|row| Columns(&row).text("user_id")).transpose()?)
     }
 
     /// A conversation's turns in order, at most the newest [`MAX_LISTED_TURNS`]. Ownership is the caller's to check.
@@ -70,32 +67,26 @@ impl Views {
     /// [`ViewError::Storage`].
     pub async fn turns(&self, conversation: &ConversationId) -> Result<Vec<TurnRow>, ViewError> {
         // One transaction: turns, approvals and calls as they stood at one moment.
-        let mut at_once = self.read_pool().begin().await?;
-        let turns = sqlx::query(
-            "SELECT t.turn_id, t.sequence_no, t.status, t.question, t.answer, t.partial, t.error_code, t.error_message, \
+        let mut at_once = self.read_pool().at_once().await?;
+        let turns = at_once.rows("SELECT t.turn_id, t.sequence_no, t.status, t.question, t.answer, t.partial, t.error_code, t.error_message, \
              t.active_run_id, r.kind AS run_kind, r.status AS run_status, t.turn_id = c.latest_turn_id AS is_latest \
              FROM turns t JOIN conversations c ON c.conversation_id = t.conversation_id \
              LEFT JOIN runs r ON r.run_id = t.active_run_id \
-             WHERE t.conversation_id = $1 AND c.deleted = FALSE ORDER BY t.sequence_no DESC LIMIT $2",
-        )
-        .bind(conversation.as_str())
-        .bind(MAX_LISTED_TURNS)
-        .fetch_all(&mut *at_once)
-        .await?;
-        let approvals = sqlx::query(
-            "SELECT turn_id, interrupt_id, tool, arguments, message, expires_at FROM interrupts \
+             WHERE t.conversation_id = $1 AND c.deleted = FALSE ORDER BY t.sequence_no DESC LIMIT $2", &values![conversation.as_str(), MAX_LISTED_TURNS]).await?;
+        let approvals = at_once
+            .rows(
+                "SELECT turn_id, interrupt_id, tool, arguments, message, expires_at FROM interrupts \
              WHERE conversation_id = $1 AND status = 'open' ORDER BY raised_position, interrupt_id",
-        )
-        .bind(conversation.as_str())
-        .fetch_all(&mut *at_once)
-        .await?;
-        let calls = sqlx::query(
-            "SELECT turn_id, tool_call_id, tool, status, error_code, summary FROM tool_calls \
+                &values![conversation.as_str()],
+            )
+            .await?;
+        let calls = at_once
+            .rows(
+                "SELECT turn_id, tool_call_id, tool, status, error_code, summary FROM tool_calls \
              WHERE conversation_id = $1 ORDER BY requested_position, tool_call_id",
-        )
-        .bind(conversation.as_str())
-        .fetch_all(&mut *at_once)
-        .await?;
+                &values![conversation.as_str()],
+            )
+            .await?;
         at_once.commit().await?;
 
         let mut approvals = by_turn(&approvals, approval)?;
@@ -155,13 +146,13 @@ impl Views {
     /// [`ViewError::Storage`].
     pub async fn run_of_interrupt(&self, id: &InterruptId) -> Result<Option<RunRow>, ViewError> {
         let sql = format!("{RUN} JOIN interrupts i ON i.run_id = r.run_id WHERE i.interrupt_id = $1");
-        let row = sqlx::query(&sql).bind(id.as_str()).fetch_optional(self.read_pool()).await?;
+        let row = self.read_pool().row(&sql, &values![id.as_str()]).await?;
         row.as_ref().map(run_row).transpose()
     }
 
     async fn conversation_id(&self, sql: &'static str, id: &str) -> Result<Option<ConversationId>, ViewError> {
-        let found: Option<String> = sqlx::query_scalar(sql).bind(id).fetch_optional(self.read_pool()).await?;
-        Ok(found.map(ConversationId::from))
+        let found = self.read_pool().row(sql, &values![id]).await?;
+        Ok(found.map(|row| Columns(&row).text("conversation_id")).transpose()?)
     }
 
     /// Conversations with open interrupts whose time is over, longest first, at most
@@ -173,15 +164,10 @@ impl Views {
         &self,
         now: Timestamp,
     ) -> Result<Vec<ConversationId>, ViewError> {
-        let found: Vec<String> = sqlx::query_scalar(
-            "SELECT conversation_id FROM interrupts WHERE status = 'open' AND expires_at <= $1 \
-             GROUP BY conversation_id ORDER BY MIN(expires_at) LIMIT $2",
-        )
-        .bind(now.as_micros())
-        .bind(MAX_LISTED_CONVERSATIONS)
-        .fetch_all(self.read_pool())
-        .await?;
-        Ok(found.into_iter().map(ConversationId::from).collect())
+        let sql = "SELECT conversation_id FROM interrupts WHERE status = 'open' AND expires_at <= $1 \
+             GROUP BY conversation_id ORDER BY MIN(expires_at) LIMIT $2";
+        let found = self.read_pool().rows(sql, &values![now, MAX_LISTED_CONVERSATIONS]).await?;
+        Ok(found.iter().map(|row| Columns(row).text("conversation_id")).collect::<Result<_, _>>()?)
     }
 
     /// A run with what is needed to execute it.
@@ -190,7 +176,7 @@ impl Views {
     /// [`ViewError::Storage`].
     pub async fn find_run(&self, run: &RunId) -> Result<Option<RunRow>, ViewError> {
         let sql = format!("{RUN} WHERE r.run_id = $1");
-        let row = sqlx::query(&sql).bind(run.as_str()).fetch_optional(self.read_pool()).await?;
+        let row = self.read_pool().row(&sql, &values![run.as_str()]).await?;
         row.as_ref().map(run_row).transpose()
     }
 
@@ -201,7 +187,7 @@ impl Views {
     pub async fn runs_running_on(&self, node: &NodeId) -> Result<Vec<RunRow>, ViewError> {
         let sql =
             format!("{RUN} WHERE r.node_id = $1 AND r.status = 'running' ORDER BY r.claimed_at, r.run_id LIMIT $2");
-        let rows = sqlx::query(&sql).bind(node.as_str()).bind(MAX_LISTED_RUNS).fetch_all(self.read_pool()).await?;
+        let rows = self.read_pool().rows(&sql, &values![node.as_str(), MAX_LISTED_RUNS]).await?;
         rows.iter().map(run_row).collect()
     }
 
@@ -215,15 +201,14 @@ impl Views {
         before_sequence_no: u32,
         turns: u32,
     ) -> Result<Vec<HistoryTurn>, ViewError> {
-        let rows = sqlx::query(
-            "SELECT question, answer, status FROM turns WHERE conversation_id = $1 AND sequence_no < $2 \
+        let rows = self
+            .read_pool()
+            .rows(
+                "SELECT question, answer, status FROM turns WHERE conversation_id = $1 AND sequence_no < $2 \
              AND status IN ('completed', 'cancelled', 'failed') ORDER BY sequence_no DESC LIMIT $3",
-        )
-        .bind(conversation.as_str())
-        .bind(before_sequence_no)
-        .bind(turns.min(MAX_LISTED_TURNS))
-        .fetch_all(self.read_pool())
-        .await?;
+                &values![conversation.as_str(), before_sequence_no, turns.min(MAX_LISTED_TURNS)],
+            )
+            .await?;
         rows.iter()
             .rev()
             .map(|row| {
@@ -240,7 +225,7 @@ impl Views {
 }
 
 fn by_turn<T>(
-    rows: &[SqliteRow],
+    rows: &[Row],
     read: fn(&Columns<'_>) -> Result<T, sqlx::Error>,
 ) -> Result<HashMap<TurnId, Vec<T>>, sqlx::Error> {
     let mut turns: HashMap<TurnId, Vec<T>> = HashMap::new();
@@ -271,7 +256,7 @@ fn turn_tool_call(row: &Columns<'_>) -> Result<TurnToolCall, sqlx::Error> {
     })
 }
 
-fn run_row(row: &SqliteRow) -> Result<RunRow, ViewError> {
+fn run_row(row: &Row) -> Result<RunRow, ViewError> {
     let row = Columns(row);
     Ok(RunRow {
         run_id: row.text("run_id")?,

@@ -1,6 +1,7 @@
 //! Reading the device view.
 
 use super::rows::DeviceRow;
+use crate::db::values;
 use crate::error::ViewError;
 use crate::row::Columns;
 use crate::views::Views;
@@ -15,10 +16,12 @@ impl Views {
     /// # Errors
     /// [`ViewError::Storage`].
     pub async fn devices(&self, user: &UserId) -> Result<Vec<DeviceRow>, ViewError> {
-        let rows = sqlx::query("SELECT * FROM devices WHERE user_id = $1 ORDER BY last_seen DESC, device_id LIMIT $2")
-            .bind(user.as_str())
-            .bind(MAX_LISTED_DEVICES)
-            .fetch_all(self.read_pool())
+        let rows = self
+            .read_pool()
+            .rows(
+                "SELECT * FROM devices WHERE user_id = $1 ORDER BY last_seen DESC, device_id LIMIT $2",
+                &values![user.as_str(), MAX_LISTED_DEVICES],
+            )
             .await?;
         rows.iter()
             .map(|row| {

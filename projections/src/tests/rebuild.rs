@@ -1,20 +1,18 @@
 //! Check finds every difference, rebuild mends them while a server keeps serving, and an earlier
 //! position shows nothing later.
 
+use crate::beside::Beside;
 use crate::check::{check, check_one};
-use crate::rebuild::{Beside, fill, rebuild, rebuild_one, swap};
+use crate::rebuild::{fill, rebuild, rebuild_one, swap};
 use crate::registry::PROJECTIONS;
 use crate::store::Store;
 use crate::testing::*;
 use crate::views::Views;
 use devmind_domain::ErrorCode;
 use devmind_domain::conversation::RunKind;
-use sqlx::Connection;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use std::collections::BTreeSet;
 
-async fn bench() -> (Bench, u64) {
-    let mut bench = Bench::new().await;
+async fn filled(mut bench: Bench) -> (Bench, u64) {
     let head = bench
         .append([
             started("c1", "ann"),
@@ -32,148 +30,149 @@ async fn bench() -> (Bench, u64) {
 
 /// Changes one row, removes one and adds one, in two projections.
 async fn tamper(bench: &Bench) {
-    let options = SqliteConnectOptions::new().filename(bench.views_file());
-    let mut connection = SqliteConnection::connect_with(&options).await.expect("open");
-    sqlx::raw_sql(
-        "UPDATE turns SET answer = '43' WHERE turn_id = 't1'; DELETE FROM turns WHERE turn_id = 't2'; \
-         INSERT INTO tool_attempts VALUES ('k', 2, 'r', 'n', 1, NULL, NULL, 'unknown', NULL, NULL, 1, 1, 1, NULL)",
-    )
-    .execute(&mut connection)
-    .await
-    .expect("tampered");
-    connection.close().await.expect("closed");
+    bench
+        .meddle(
+            "UPDATE turns SET answer = '43' WHERE turn_id = 't1'; DELETE FROM turns WHERE turn_id = 't2'; \
+             INSERT INTO tool_attempts VALUES ('k', 2, 'r', 'n', 1, NULL, NULL, 'unknown', NULL, NULL, 1, 1, 1, NULL)",
+        )
+        .await;
 }
 
-#[tokio::test]
-async fn a_check_finds_changed_missing_and_surplus_rows_and_a_rebuild_mends_them() {
-    let (bench, head) = bench().await;
-    let served = bench.serve().await;
-    served.views.wait_for(head).await.expect("caught up");
-    served.stop().await;
-    let (file, log) = (bench.views_file(), bench.ledger.reader());
-    let mut told = Vec::new();
-    let report = check(&file, log, |done, all| told.push((done, all))).await.expect("checked");
-    assert!(report.is_equal(), "{report}");
-    assert_eq!((report.events, told.last()), (3 * head, Some(&(3 * head, 3 * head))));
+on_both_stores! {
+    #[tokio::test]
+    async fn a_check_finds_changed_missing_and_surplus_rows_and_a_rebuild_mends_them(bench: Bench) {
+        let (bench, head) = filled(bench).await;
+        let served = bench.serve().await;
+        served.views.wait_for(head).await.expect("caught up");
+        served.stop().await;
+        let (file, log) = (bench.views_place(), bench.ledger.reader());
+        let mut told = Vec::new();
+        let report = check(&file, log, |done, all| told.push((done, all))).await.expect("checked");
+        assert!(report.is_equal(), "{report}");
+        assert_eq!((report.events, told.last()), (3 * head, Some(&(3 * head, 3 * head))));
 
-    tamper(&bench).await;
-    let report = check(&file, log, |_, _| {}).await.expect("checked");
-    let differences: Vec<_> = report
-        .projections
-        .iter()
-        .flat_map(|projection| &projection.tables)
-        .flat_map(|table| table.shown.iter().map(|shown| (table.table.as_str(), shown)))
-        .map(|(table, shown)| (table, shown.key.as_str(), shown.live.is_some(), shown.rebuilt.is_some()))
-        .collect();
-    assert_eq!(
-        differences,
-        [
-            ("turns", r#"["t1"]"#, true, true),
-            ("turns", r#"["t2"]"#, false, true),
-            ("tool_attempts", r#"["k",2]"#, true, false)
-        ]
-    );
-    assert!(report.to_string().contains(r#""answer":"43""#), "{report}");
-    assert!(check_one(&file, log, "device", |_, _| {}).await.expect("checked").is_equal());
+        tamper(&bench).await;
+        let report = check(&file, log, |_, _| {}).await.expect("checked");
+        let differences: Vec<_> = report
+            .projections
+            .iter()
+            .flat_map(|projection| &projection.tables)
+            .flat_map(|table| table.shown.iter().map(|shown| (table.table.as_str(), shown)))
+            .map(|(table, shown)| (table, shown.key.as_str(), shown.live.is_some(), shown.rebuilt.is_some()))
+            .collect();
+        assert_eq!(
+            differences,
+            [
+                ("turns", r#"["t1"]"#, true, true),
+                ("turns", r#"["t2"]"#, false, true),
+                ("tool_attempts", r#"["k",2]"#, true, false)
+            ]
+        );
+        assert!(report.to_string().contains(r#""answer":"43""#), "{report}");
+        assert!(check_one(&file, log, "device", |_, _| {}).await.expect("checked").is_equal());
 
-    rebuild_one(&file, log, "conversation", |_, _| {}).await.expect("rebuilt");
-    assert!(check_one(&file, log, "conversation", |_, _| {}).await.expect("checked").is_equal());
-    assert!(!check_one(&file, log, "tool_call", |_, _| {}).await.expect("checked").is_equal());
-    let done = rebuild(&file, log, |_, _| {}).await.expect("rebuilt");
-    assert!(done.projections.iter().all(|(_, position)| *position == head), "{done:?}");
-    assert!(check(&file, log, |_, _| {}).await.expect("checked").is_equal());
+        rebuild_one(&file, log, "conversation", |_, _| {}).await.expect("rebuilt");
+        assert!(check_one(&file, log, "conversation", |_, _| {}).await.expect("checked").is_equal());
+        assert!(!check_one(&file, log, "tool_call", |_, _| {}).await.expect("checked").is_equal());
+        let done = rebuild(&file, log, |_, _| {}).await.expect("rebuilt");
+        assert!(done.projections.iter().all(|(_, position)| *position == head), "{done:?}");
+        assert!(check(&file, log, |_, _| {}).await.expect("checked").is_equal());
 
-    let names: BTreeSet<_> = std::fs::read_dir(bench.folder.path())
-        .expect("a folder")
-        .flatten()
-        .collect::<Vec<_>>()
-        .iter()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    assert!(!names.iter().any(|name| name.starts_with("views-rebuild-")), "{names:?}");
+        let names: BTreeSet<_> = std::fs::read_dir(bench.folder.path())
+            .expect("a folder")
+            .flatten()
+            .collect::<Vec<_>>()
+            .iter()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        assert!(!names.iter().any(|name| name.starts_with("views-rebuild-")), "{names:?}");
+    }
 }
 
-#[tokio::test]
-async fn a_rebuild_swaps_under_a_serving_runner_and_neither_loses_an_event() {
-    let (mut bench, head) = bench().await;
-    let served = bench.serve().await;
-    served.views.wait_for(head).await.expect("caught up");
-    tamper(&bench).await;
-    let (file, log) = (bench.views_file(), bench.ledger.reader().clone());
-    let rebuilding = tokio::spawn({
-        let (file, log) = (file.clone(), log.clone());
-        async move {
-            for _ in 0..5 {
-                rebuild(&file, &log, |_, _| {}).await.expect("rebuilt");
+on_both_stores! {
+    #[tokio::test]
+    async fn a_rebuild_swaps_under_a_serving_runner_and_neither_loses_an_event(bench: Bench) {
+        let (mut bench, head) = filled(bench).await;
+        let served = bench.serve().await;
+        served.views.wait_for(head).await.expect("caught up");
+        tamper(&bench).await;
+        let (file, log) = (bench.views_place(), bench.ledger.reader().clone());
+        let rebuilding = tokio::spawn({
+            let (file, log) = (file.clone(), log.clone());
+            async move {
+                for _ in 0..5 {
+                    rebuild(&file, &log, |_, _| {}).await.expect("rebuilt");
+                }
             }
+        });
+        let mut position = head;
+        for number in 3..60 {
+            position = bench.append([asked("c1", &format!("t{number}"), number)]).await;
+            served.views.wait_for(position).await.expect("caught up");
         }
-    });
-    let mut position = head;
-    for number in 3..60 {
-        position = bench.append([asked("c1", &format!("t{number}"), number)]).await;
+        rebuilding.await.expect("rebuilt");
+        position = position.max(bench.append([asked("c1", "t60", 60)]).await);
         served.views.wait_for(position).await.expect("caught up");
+        let turns = served.views.turns(&"c1".into()).await.expect("turns");
+        assert_eq!(turns.iter().map(|turn| turn.sequence_no).collect::<Vec<_>>(), (1..=60).collect::<Vec<_>>());
+        assert_eq!(turns[0].answer.as_deref(), Some("42"));
+        // Under the eyes of the runner.
+        let report = check(&file, &log, |_, _| {}).await.expect("checked");
+        assert!(report.is_equal(), "{report}");
+        served.stop().await;
     }
-    rebuilding.await.expect("rebuilt");
-    position = position.max(bench.append([asked("c1", "t60", 60)]).await);
-    served.views.wait_for(position).await.expect("caught up");
-    let turns = served.views.turns(&"c1".into()).await.expect("turns");
-    assert_eq!(turns.iter().map(|turn| turn.sequence_no).collect::<Vec<_>>(), (1..=60).collect::<Vec<_>>());
-    assert_eq!(turns[0].answer.as_deref(), Some("42"));
-    // Under the eyes of the runner.
-    let report = check(&file, &log, |_, _| {}).await.expect("checked");
-    assert!(report.is_equal(), "{report}");
-    served.stop().await;
 }
 
-#[tokio::test]
-async fn a_runner_notices_a_swap_that_took_its_rows_further() {
-    let (mut bench, head) = bench().await;
-    let opened = Views::open(&bench.views_file(), bench.ledger.reader().clone()).await;
-    let (views, runner) = opened.expect("views");
-    // The runner has read position 0 and has not begun: the swap comes first.
-    rebuild(&bench.views_file(), bench.ledger.reader(), |_, _| {}).await.expect("rebuilt");
-    let served = Served::start(views, runner);
-    served.views.wait_for(head).await.expect("caught up");
-    let head = bench.append([asked("c1", "t3", 3)]).await;
-    served.views.wait_for(head).await.expect("caught up");
-    served.stop().await;
-    let report = check(&bench.views_file(), bench.ledger.reader(), |_, _| {}).await.expect("checked");
-    assert!(report.is_equal(), "{report}");
+on_both_stores! {
+    #[tokio::test]
+    async fn a_runner_notices_a_swap_that_took_its_rows_further(bench: Bench) {
+        let (mut bench, head) = filled(bench).await;
+        let opened = Views::open(bench.views_place(), bench.ledger.reader().clone()).await;
+        let (views, runner) = opened.expect("views");
+        // The runner has read position 0 and has not begun: the swap comes first.
+        rebuild(bench.views_place(), bench.ledger.reader(), |_, _| {}).await.expect("rebuilt");
+        let served = Served::start(views, runner);
+        served.views.wait_for(head).await.expect("caught up");
+        let head = bench.append([asked("c1", "t3", 3)]).await;
+        served.views.wait_for(head).await.expect("caught up");
+        served.stop().await;
+        let report = check(bench.views_place(), bench.ledger.reader(), |_, _| {}).await.expect("checked");
+        assert!(report.is_equal(), "{report}");
+    }
 }
 
-#[tokio::test]
-async fn a_swap_never_takes_live_rows_back() {
-    let (bench, head) = bench().await;
-    let served = bench.serve().await;
-    served.views.wait_for(head).await.expect("caught up");
-    served.stop().await;
-    let (log, projections) = (bench.ledger.reader(), PROJECTIONS.to_vec());
-    let live = Store::open(&bench.views_file(), log, &projections).await.expect("open");
-    let beside = Beside::new(&bench.views_file(), &projections).await.expect("beside");
-    let mut connection = live.write.acquire().await.expect("a connection");
-    beside.attach(&mut connection).await.expect("attached");
-    for projection in projections {
-        // The live rows went on after the rebuild had looked where the log ends.
-        fill(&beside.store, projection, log, 0, 2, &mut |_| {}).await.expect("built");
-        let position = swap(&mut connection, &beside.store, log, projection).await.expect("swapped");
-        assert_eq!(position, head, "{}", projection.name());
+on_both_stores! {
+    #[tokio::test]
+    async fn a_swap_never_takes_live_rows_back(bench: Bench) {
+        let (bench, head) = filled(bench).await;
+        let served = bench.serve().await;
+        served.views.wait_for(head).await.expect("caught up");
+        served.stop().await;
+        let (log, projections) = (bench.ledger.reader(), PROJECTIONS.to_vec());
+        let live = Store::open(&bench.views_place(), log, &projections).await.expect("open");
+        let beside = Beside::new(&bench.views_place(), &projections).await.expect("beside");
+        beside.attach(&live.write).await.expect("attached");
+        for projection in projections {
+            // The live rows went on after the rebuild had looked where the log ends.
+            fill(&beside.store, projection, log, 0, 2, &mut |_| {}).await.expect("built");
+            let position = swap(&live.write, &beside, log, projection).await.expect("swapped");
+            assert_eq!(position, head, "{}", projection.name());
+        }
+        live.close().await;
+        beside.remove().await.expect("removed");
+        let report = check(bench.views_place(), log, |_, _| {}).await.expect("checked");
+        assert!(report.is_equal(), "{report}");
     }
-    drop(connection);
-    let report = check(&bench.views_file(), log, |_, _| {}).await.expect("checked");
-    assert!(report.is_equal(), "{report}");
 }
 
 #[tokio::test]
 async fn a_check_of_no_file_or_of_another_versions_rows_is_an_error() {
-    let (bench, _) = bench().await;
+    let (bench, _) = filled(Bench::new().await).await;
     let (file, log) = (bench.views_file(), bench.ledger.reader());
     check(&file, log, |_, _| {}).await.expect_err("no file");
     assert!(!file.exists(), "a check writes nothing");
     rebuild(&file, log, |_, _| {}).await.expect("made");
-    let options = SqliteConnectOptions::new().filename(&file);
-    let mut connection = SqliteConnection::connect_with(&options).await.expect("open");
-    sqlx::query("UPDATE projection_position SET version = 99").execute(&mut connection).await.expect("changed");
-    connection.close().await.expect("closed");
+    bench.meddle("UPDATE projection_position SET version = 99").await;
     let error = check(&file, log, |_, _| {}).await.expect_err("another version");
     assert!(error.to_string().contains("version 99"), "{error}");
     let error = check_one(&file, log, "nothing", |_, _| {}).await.expect_err("no such view");
@@ -182,7 +181,7 @@ async fn a_check_of_no_file_or_of_another_versions_rows_is_an_error() {
 
 #[tokio::test]
 async fn the_views_at_a_position_show_nothing_later_and_write_nothing() {
-    let (bench, head) = bench().await;
+    let (bench, head) = filled(Bench::new().await).await;
     for (position, status, answer) in [(2, "pending", None), (4, "running", None), (5, "completed", Some("42"))] {
         let views = Views::at(bench.ledger.reader(), position).await.expect("views");
         let turns = views.turns(&"c1".into()).await.expect("turns");

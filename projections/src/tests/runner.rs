@@ -5,6 +5,7 @@ use crate::change::{Change, change};
 use crate::projection::Projection;
 use crate::rebuild::rebuild_these;
 use crate::registry::PROJECTIONS;
+use crate::row::Columns;
 use crate::store::{Projections, Store};
 use crate::testing::*;
 use crate::views::Views;
@@ -62,30 +63,34 @@ fn with_fragile(poison: Option<(u64, Poison)>) -> Projections {
 }
 
 async fn counted(views: &Views) -> i64 {
-    sqlx::query_scalar("SELECT count(*) FROM nodes").fetch_one(views.read_pool()).await.expect("a count")
+    let row = views.read_pool().row("SELECT count(*) AS number FROM nodes", &[]).await.expect("a count");
+    i64::try_from(Columns(&row.expect("a row")).count("number").expect("a number")).expect("small")
 }
 
-#[tokio::test]
-async fn whoever_waited_for_an_append_reads_it() {
-    let mut bench = Bench::new().await;
-    let served = bench.serve().await;
-    bench.append([started("c1", "ann")]).await;
-    for number in 1..=50 {
-        let turn = format!("t{number}");
-        let position = bench.append([asked("c1", &turn, number), prepared("c1", &turn, &turn, RunKind::Normal)]).await;
-        served.views.wait_for(position).await.expect("caught up");
-        let turns = served.views.turns(&"c1".into()).await.expect("turns");
-        assert_eq!(turns.last().and_then(|turn| turn.active_run.as_ref()).map(|run| run.run_id.0.clone()), Some(turn));
+on_both_stores! {
+    #[tokio::test]
+    async fn whoever_waited_for_an_append_reads_it(bench: Bench) {
+        let mut bench = bench;
+        let served = bench.serve().await;
+        bench.append([started("c1", "ann")]).await;
+        for number in 1..=50 {
+            let turn = format!("t{number}");
+            let position = bench.append([asked("c1", &turn, number), prepared("c1", &turn, &turn, RunKind::Normal)]).await;
+            served.views.wait_for(position).await.expect("caught up");
+            let turns = served.views.turns(&"c1".into()).await.expect("turns");
+            assert_eq!(turns.last().and_then(|turn| turn.active_run.as_ref()).map(|run| run.run_id.0.clone()), Some(turn));
+        }
+        let status = served.views.status().await.expect("status");
+        assert!(status.iter().all(|status| (status.position, status.lag) == (101, 0)), "{status:?}");
+        served.stop().await;
     }
-    let status = served.views.status().await.expect("status");
-    assert!(status.iter().all(|status| (status.position, status.lag) == (101, 0)), "{status:?}");
-    served.stop().await;
 }
 
 #[tokio::test]
 async fn a_failing_event_stops_its_projection_alone_and_after_a_fix_it_goes_on_from_there() {
-    for poison in [Poison::Panic, Poison::BadStatement] {
-        let mut bench = Bench::new().await;
+    let mut benches = [false, false, true, true].into_iter();
+    for poison in [Poison::Panic, Poison::BadStatement, Poison::Panic, Poison::BadStatement] {
+        let mut bench = if benches.next() == Some(true) { Bench::postgres().await } else { Bench::new().await };
         let head =
             bench.append([started("c1", "ann"), asked("c1", "t1", 1), asked("c1", "t2", 2), node_started(1)]).await;
         let served = bench.serve_with(with_fragile(Some((3, poison)))).await;
@@ -119,30 +124,32 @@ async fn a_failing_event_stops_its_projection_alone_and_after_a_fix_it_goes_on_f
     }
 }
 
-#[tokio::test]
-async fn a_wait_is_bounded_and_names_the_projection() {
-    let bench = Bench::new().await;
-    let opened = Views::open(&bench.views_file(), bench.ledger.reader().clone()).await;
-    let (views, idle_runner) = opened.expect("views");
-    // From here on nothing but the wait itself is asked of the clock.
-    tokio::time::pause();
-    let error = views.wait_for(1).await.expect_err("nobody applies anything");
-    assert_eq!(error.code(), ErrorCode::NotReady);
-    assert!(error.to_string().contains("conversation") && error.to_string().contains("position 1"), "{error}");
-    drop(idle_runner);
-    let error = views.wait_for(1).await.expect_err("nobody ever will");
-    assert!(error.to_string().contains("has ended"), "{error}");
-    let error = views.wait_for_one("nothing", 1).await.expect_err("there is none");
-    assert_eq!(error.code(), ErrorCode::NotFound);
+on_both_stores! {
+    #[tokio::test]
+    async fn a_wait_is_bounded_and_names_the_projection(bench: Bench) {
+        let opened = Views::open(bench.views_place(), bench.ledger.reader().clone()).await;
+        let (views, idle_runner) = opened.expect("views");
+        // From here on nothing but the wait itself is asked of the clock.
+        tokio::time::pause();
+        let error = views.wait_for(1).await.expect_err("nobody applies anything");
+        assert_eq!(error.code(), ErrorCode::NotReady);
+        assert!(error.to_string().contains("conversation") && error.to_string().contains("position 1"), "{error}");
+        drop(idle_runner);
+        let error = views.wait_for(1).await.expect_err("nobody ever will");
+        assert!(error.to_string().contains("has ended"), "{error}");
+        let error = views.wait_for_one("nothing", 1).await.expect_err("there is none");
+        assert_eq!(error.code(), ErrorCode::NotFound);
+    }
 }
 
-#[tokio::test]
-async fn the_runner_ends_when_the_ledger_is_closed() {
-    let bench = Bench::new().await;
-    let (_views, runner) = Views::open(&bench.views_file(), bench.ledger.reader().clone()).await.expect("views");
-    let running = tokio::spawn(runner.run(tokio_util::sync::CancellationToken::new()));
-    bench.ledger.close().await;
-    running.await.expect("it ended by itself");
+on_both_stores! {
+    #[tokio::test]
+    async fn the_runner_ends_when_the_ledger_is_closed(bench: Bench) {
+        let (_views, runner) = Views::open(bench.views_place(), bench.ledger.reader().clone()).await.expect("views");
+        let running = tokio::spawn(runner.run(tokio_util::sync::CancellationToken::new()));
+        bench.ledger.close().await;
+        running.await.expect("it ended by itself");
+    }
 }
 
 #[tokio::test]
@@ -193,33 +200,37 @@ async fn a_batch_is_written_only_from_the_position_it_starts_at() {
     applied(&store, PROJECTIONS[0], 1, &events[1..]).await;
 }
 
-#[tokio::test]
-async fn a_failed_projection_goes_on_when_a_rebuild_by_another_process_has_helped_it() {
-    let mut bench = Bench::new().await;
-    let head = bench.append([started("c1", "ann"), asked("c1", "t1", 1)]).await;
-    let served = bench.serve_with(with_fragile(Some((2, Poison::Panic)))).await;
-    served.views.wait_for(head).await.expect_err("failed");
-    rebuild_these(&bench.views_file(), bench.ledger.reader(), with_fragile(None), |_, _| {}).await.expect("rebuilt");
-    served.views.progress_of("fragile").wait_for(|now| now.failed.is_none()).await.expect("noticed");
-    let head = bench.append([asked("c1", "t2", 2)]).await;
-    served.views.wait_for(head).await.expect("caught up");
-    assert_eq!(counted(&served.views).await, 3);
-    served.stop().await;
+on_both_stores! {
+    #[tokio::test]
+    async fn a_failed_projection_goes_on_when_a_rebuild_by_another_process_has_helped_it(bench: Bench) {
+        let mut bench = bench;
+        let head = bench.append([started("c1", "ann"), asked("c1", "t1", 1)]).await;
+        let served = bench.serve_with(with_fragile(Some((2, Poison::Panic)))).await;
+        served.views.wait_for(head).await.expect_err("failed");
+        rebuild_these(bench.views_place(), bench.ledger.reader(), with_fragile(None), |_, _| {}).await.expect("rebuilt");
+        served.views.progress_of("fragile").wait_for(|now| now.failed.is_none()).await.expect("noticed");
+        let head = bench.append([asked("c1", "t2", 2)]).await;
+        served.views.wait_for(head).await.expect("caught up");
+        assert_eq!(counted(&served.views).await, 3);
+        served.stop().await;
+    }
 }
 
-#[tokio::test]
-async fn rows_that_another_version_of_the_program_keeps_are_left_alone() {
-    let mut bench = Bench::new().await;
-    let head = bench.append([started("c1", "ann")]).await;
-    let older = bench.serve_with(vec![fragile(None)]).await;
-    older.views.wait_for(head).await.expect("caught up");
-    let newer = bench.serve_with(vec![Box::leak(Box::new(Fragile(2, None)))]).await;
-    newer.views.wait_for(head).await.expect("caught up");
-    let head = bench.append([asked("c1", "t1", 1)]).await;
-    newer.views.wait_for(head).await.expect("caught up");
-    let error = older.views.wait_for(head).await.expect_err("they are not its own any more");
-    assert!(error.to_string().contains("version 2"), "{error}");
-    assert_eq!(counted(&newer.views).await, 2, "each event once");
-    older.stop().await;
-    newer.stop().await;
+on_both_stores! {
+    #[tokio::test]
+    async fn rows_that_another_version_of_the_program_keeps_are_left_alone(bench: Bench) {
+        let mut bench = bench;
+        let head = bench.append([started("c1", "ann")]).await;
+        let older = bench.serve_with(vec![fragile(None)]).await;
+        older.views.wait_for(head).await.expect("caught up");
+        let newer = bench.serve_with(vec![Box::leak(Box::new(Fragile(2, None)))]).await;
+        newer.views.wait_for(head).await.expect("caught up");
+        let head = bench.append([asked("c1", "t1", 1)]).await;
+        newer.views.wait_for(head).await.expect("caught up");
+        let error = older.views.wait_for(head).await.expect_err("they are not its own any more");
+        assert!(error.to_string().contains("version 2"), "{error}");
+        assert_eq!(counted(&newer.views).await, 2, "each event once");
+        older.stop().await;
+        newer.stop().await;
+    }
 }

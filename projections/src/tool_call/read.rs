@@ -1,11 +1,11 @@
 //! Reading the tool_call view.
 
 use super::rows::*;
+use crate::db::{Row, values};
 use crate::error::ViewError;
 use crate::row::Columns;
 use crate::views::Views;
 use devmind_domain::ids::ToolCallId;
-use sqlx::sqlite::SqliteRow;
 use std::collections::HashMap;
 
 /// Tool calls in one answer, at most: the newest.
@@ -32,9 +32,9 @@ impl Views {
              ORDER BY tool_call_id, attempt_no"
         );
         // One transaction: calls and attempts as they stood at one moment.
-        let mut at_once = self.read_pool().begin().await?;
-        let calls = sqlx::query(&calls).bind(value).bind(MAX_LISTED_TOOL_CALLS).fetch_all(&mut *at_once).await?;
-        let attempts = sqlx::query(&attempts).bind(value).bind(MAX_LISTED_TOOL_CALLS).fetch_all(&mut *at_once).await?;
+        let mut at_once = self.read_pool().at_once().await?;
+        let calls = at_once.rows(&calls, &values![value, MAX_LISTED_TOOL_CALLS]).await?;
+        let attempts = at_once.rows(&attempts, &values![value, MAX_LISTED_TOOL_CALLS]).await?;
         at_once.commit().await?;
 
         let mut of_call: HashMap<ToolCallId, Vec<ToolAttemptRow>> = HashMap::new();
@@ -45,7 +45,7 @@ impl Views {
     }
 }
 
-fn call(row: &SqliteRow, attempts: &mut HashMap<ToolCallId, Vec<ToolAttemptRow>>) -> Result<ToolCallRow, ViewError> {
+fn call(row: &Row, attempts: &mut HashMap<ToolCallId, Vec<ToolAttemptRow>>) -> Result<ToolCallRow, ViewError> {
     let row = Columns(row);
     let tool_call_id: ToolCallId = row.text("tool_call_id")?;
     let settled_at = row.maybe_moment("settled_at")?;

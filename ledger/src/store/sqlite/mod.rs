@@ -3,7 +3,6 @@
 
 mod open;
 mod read;
-mod rows;
 mod write;
 
 pub(crate) use open::{open_reader, open_writable};

@@ -3,10 +3,10 @@
 
 use super::partition;
 use super::read::SqliteLog;
-use super::rows::{COLUMNS, stored_event};
 use super::write::SqliteWriter;
 use crate::error::LedgerError;
 use crate::limits::{BUSY_TIMEOUT, READ_CONNECTIONS};
+use crate::store::rows::{COLUMNS, stored_event};
 use crate::store::{Opened, ReadLog};
 use devmind_domain::Timestamp;
 use sqlx::migrate::{MigrateError, Migrator};

@@ -1,15 +1,27 @@
 //! Reading the file: pages in order, streams, filters, keys, the head.
 
 use super::partition;
-use super::rows::{COLUMNS, fetch_page};
 use crate::append::Head;
 use crate::limits::MAX_APPEND_EVENTS;
 use crate::reader::EventFilter;
-use crate::store::{Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
+use crate::store::rows::{COLUMNS, page};
+use crate::store::{FiledRow, Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
 use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
 use std::path::Path;
+
+/// The triggers that every ledger has; without them a row could be changed by mistake.
+const TRIGGERS: [&str; 8] = [
+    "events_no_delete",
+    "events_no_update",
+    "head_no_delete",
+    "head_only_grows",
+    "idempotency_no_delete",
+    "idempotency_no_update",
+    "ledger_meta_no_delete",
+    "ledger_meta_no_update",
+];
 
 /// The connections that read a file.
 #[derive(Debug)]
@@ -43,7 +55,7 @@ impl ReadLog for SqliteLog {
     async fn page(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let sql =
             format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?");
-        fetch_page(&self.pool, sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(limit)).await
+        page(sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(limit).fetch(&self.pool)).await
     }
 
     async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
@@ -58,7 +70,7 @@ impl ReadLog for SqliteLog {
     async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let sql =
             format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position BETWEEN ? AND ? ORDER BY position");
-        fetch_page(&self.pool, sqlx::query(&sql).bind(partition()).bind(as_i64(first)).bind(as_i64(last))).await
+        page(sqlx::query(&sql).bind(partition()).bind(as_i64(first)).bind(as_i64(last)).fetch(&self.pool)).await
     }
 
     async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
@@ -71,12 +83,12 @@ impl ReadLog for SqliteLog {
             .bind(stream.aggregate_id.as_str())
             .bind(as_i64(after))
             .bind(limit);
-        fetch_page(&self.pool, query).await
+        page(query.fetch(&self.pool)).await
     }
 
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let mut builder = filter_query(filter, after, limit);
-        fetch_page(&self.pool, builder.build()).await
+        page(builder.build().fetch(&self.pool)).await
     }
 
     async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {
@@ -112,6 +124,11 @@ impl ReadLog for SqliteLog {
         .await
     }
 
+    async fn filed(&self, _first: u64, _last: u64) -> Result<Vec<FiledRow>, sqlx::Error> {
+        // SQLite computes them from the metadata whenever they are read.
+        Ok(Vec::new())
+    }
+
     async fn integrity(&self) -> Result<Integrity, sqlx::Error> {
         let row = sqlx::query(
             "SELECT size, root, frontier, \
@@ -122,15 +139,16 @@ impl ReadLog for SqliteLog {
         .bind(partition())
         .fetch_one(&self.pool)
         .await?;
-        let triggers =
+        let triggers: Vec<String> =
             sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetch_all(&self.pool).await?;
+        let missing = TRIGGERS.into_iter().filter(|name| !triggers.iter().any(|found| found == name));
         Ok(Integrity {
             size: row.try_get(0)?,
             root: row.try_get(1)?,
             frontier: row.try_get(2)?,
             newest: row.try_get(3)?,
             strays: row.try_get(4)?,
-            triggers,
+            missing_triggers: missing.map(str::to_owned).collect(),
         })
     }
 

@@ -1,9 +1,9 @@
 //! Writing the file: one transaction for each batch, on the one connection that may write.
 
 use super::partition;
-use super::rows::{COLUMNS, stored_event};
 use crate::append::Idempotency;
 use crate::error::{LedgerError, SQLITE_IOERR, primary_result_code};
+use crate::store::rows::{COLUMNS, stored_event};
 use crate::store::{Batch, Failure, HeadRow, KeyRow, Look, NewKey, Seen, WriteLog, as_i64};
 use devmind_domain::event::{RecordedEvent, StreamId};
 use sqlx::{Connection, Row, SqliteConnection};

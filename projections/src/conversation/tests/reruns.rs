@@ -1,15 +1,15 @@
 //! Edited and retried turns: what is replaced, what is kept, and which run counts.
 
 use super::*;
+use crate::db::values;
+use crate::row::Columns;
 
 /// Ids of the messages that count, or of those that do not.
 async fn messages(facts: &[Fact], replaced: bool) -> Vec<String> {
     let store = store_of(&recorded(facts), 99).await;
-    sqlx::query_scalar("SELECT message_id FROM messages WHERE replaced = $1 ORDER BY message_id")
-        .bind(replaced)
-        .fetch_all(&store.read)
-        .await
-        .expect("messages")
+    let sql = "SELECT message_id FROM messages WHERE replaced = $1 ORDER BY message_id";
+    let rows = store.read.rows(sql, &values![replaced]).await.expect("messages");
+    rows.iter().map(|row| Columns(row).text("message_id").expect("an id")).collect()
 }
 fn done() -> Vec<Fact> {
     [running(), vec![succeeded("c1", "r1", "old")]].concat()

@@ -1,16 +1,15 @@
-//! The views' file: made, migrated, checked, and thrown away when it cannot be used.
+//! The views as a SQLite file: made, migrated, checked, and thrown away when it cannot be used.
 //!
 //! Views are disposable. A file that is damaged, newer than this program, or made from another log
 //! is set aside or emptied with a warning, and the runner fills it again from the log.
 
-use crate::apply::{known_types, reset, result_code};
+use super::{Projections, Store, begin_all, settle};
+use crate::db::{Pool, sqlite_code};
 use crate::error::ViewError;
-use crate::projection::Projection;
-use crate::row::Columns;
 use devmind_ledger::LedgerReader;
+use sqlx::SqlitePool;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{SqliteConnection, SqlitePool};
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,21 +23,13 @@ const BUSY_MS: u64 = 5_000;
 /// Larger files are not read through at the start: it would take longer than it is worth.
 const MAX_CHECKED_BYTES: u64 = 256 << 20;
 
-/// The projections of a store.
-pub(crate) type Projections = Vec<&'static dyn Projection>;
-
-/// An open views' file.
-#[derive(Clone)]
-pub(crate) struct Store {
-    /// One connection: writers of one process queue here rather than at the file's lock.
-    pub write: SqlitePool,
-    /// Connections that cannot write.
-    pub read: SqlitePool,
-}
-
 impl Store {
     /// Opens the file; makes it where it is missing, replaces it where it is of no use.
-    pub async fn open(file: &Path, ledger: &LedgerReader, projections: &Projections) -> Result<Self, ViewError> {
+    pub(super) async fn open_file(
+        file: &Path,
+        ledger: &LedgerReader,
+        projections: &Projections,
+    ) -> Result<Self, ViewError> {
         if let Some(folder) = file.parent() {
             tokio::fs::create_dir_all(folder).await?;
         }
@@ -58,7 +49,7 @@ impl Store {
         };
         let read =
             SqlitePoolOptions::new().max_connections(READERS).connect_with(options(file).read_only(true)).await?;
-        Ok(Self { write, read })
+        Ok(Self { write: Pool::Sqlite(write), read: Pool::Sqlite(read) })
     }
 
     /// An empty store in memory, gone when it is dropped.
@@ -87,23 +78,9 @@ impl Store {
 
     async fn scratch(pool: SqlitePool, projections: &Projections) -> Result<Self, ViewError> {
         MIGRATIONS.run(&pool).await?;
-        let mut connection = pool.acquire().await?;
-        for projection in projections {
-            reset(&mut connection, *projection).await?;
-        }
-        drop(connection);
+        let pool = Pool::Sqlite(pool);
+        begin_all(&pool, projections).await?;
         Ok(Self { write: pool.clone(), read: pool })
-    }
-
-    /// Closes all connections, with the write-ahead log folded into the file.
-    pub async fn close(&self) {
-        self.read.close().await;
-        // SQLite folds when the last connection closes, but not when that one can only read. Where it
-        // cannot be done now, the next start does it.
-        if let Err(error) = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&self.write).await {
-            tracing::debug!(error = %error, "the views' write-ahead log was not folded into the file");
-        }
-        self.write.close().await;
     }
 }
 
@@ -164,7 +141,7 @@ async fn prepare(
         }
     }
     MIGRATIONS.run(pool).await?;
-    settle(pool, ledger, projections).await
+    settle(&Pool::Sqlite(pool.clone()), ledger, projections).await
 }
 
 /// Whether another file would do better. A full disk or a lock would fail there, too.
@@ -173,7 +150,7 @@ fn is_of_no_use(error: &ViewError) -> bool {
     const CORRUPT: u32 = 11;
     const NOTADB: u32 = 26;
     let of_no_use = |error: &sqlx::Error| {
-        result_code(error)
+        sqlite_code(error)
             .map_or(matches!(error, sqlx::Error::ColumnDecode { .. }), |code| [ERROR, CORRUPT, NOTADB].contains(&code))
     };
     match error {
@@ -204,69 +181,4 @@ pub(crate) fn beside(file: &Path, suffix: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(suffix);
     name.into()
-}
-
-/// Empties every projection whose rows were not made by this version from this very log.
-async fn settle(pool: &SqlitePool, ledger: &LedgerReader, projections: &Projections) -> Result<(), ViewError> {
-    let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-    let origin: Option<String> =
-        sqlx::query_scalar("SELECT ledger_id FROM views_origin").fetch_optional(&mut *transaction).await?;
-    let same_log = origin.as_deref() == Some(ledger.ledger_id());
-    sqlx::query(
-        "INSERT INTO views_origin (only_row, ledger_id) VALUES (1, $1) \
-         ON CONFLICT (only_row) DO UPDATE SET ledger_id = excluded.ledger_id",
-    )
-    .bind(ledger.ledger_id())
-    .execute(&mut *transaction)
-    .await?;
-    for projection in projections {
-        let reason = match unusable(&mut transaction, ledger, *projection).await? {
-            Some(reason) => Some(reason),
-            None if !same_log => Some("they were made from another log".to_owned()),
-            None => None,
-        };
-        if let Some(reason) = reason {
-            if origin.is_some() {
-                tracing::warn!(projection.name = projection.name(), reason, "the view is rebuilt from the log");
-            }
-            reset(&mut transaction, *projection).await?;
-        }
-    }
-    // From here on it is this program that skips what it does not know.
-    sqlx::query("UPDATE projection_position SET known_types = $1")
-        .bind(known_types())
-        .execute(&mut *transaction)
-        .await?;
-    transaction.commit().await?;
-    Ok(())
-}
-
-/// Why a projection's rows cannot be continued.
-async fn unusable(
-    connection: &mut SqliteConnection,
-    ledger: &LedgerReader,
-    projection: &dyn Projection,
-) -> Result<Option<String>, ViewError> {
-    let row = sqlx::query("SELECT * FROM projection_position WHERE name = $1")
-        .bind(projection.name())
-        .fetch_optional(connection)
-        .await?;
-    let Some(row) = row else {
-        return Ok(Some("there are none yet".to_owned()));
-    };
-    let row = Columns(&row);
-    let (version, position) = (row.small("version")?, row.count("position")?);
-    if version != projection.version() {
-        return Ok(Some(format!("they are of version {version}, this program has {}", projection.version())));
-    }
-    if row.count("skipped_unknown")? > 0 && row.text::<String>("known_types")? != known_types() {
-        return Ok(Some("they lack events that another program did not know".to_owned()));
-    }
-    if position == 0 {
-        return Ok(None);
-    }
-    let event = ledger.read(position - 1, 1).await?;
-    let leaf = event.first().map(|event| hex::encode(event.leaf_hash));
-    let same = leaf == row.maybe_text("leaf_hash")?;
-    Ok((!same).then(|| format!("the log has another event at {position} than they were made from, or none")))
 }

@@ -1,26 +1,56 @@
-//! Rows of the table `events` and the events they hold.
+//! Rows of the table `events`, the same in every store, and the events they hold.
 
+use super::StoredEvent;
 use crate::limits::MAX_PAGE_BYTES;
 use crate::ring::weight;
-use crate::store::StoredEvent;
 use devmind_domain::Timestamp;
 use devmind_domain::event::{RecordedEvent, StreamId};
-use futures::TryStreamExt;
-use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{Row, Sqlite, SqlitePool, query::Query};
+use futures::{Stream, TryStreamExt};
+use sqlx::{ColumnIndex, Database, Decode, Row, Type};
+use std::pin::pin;
 
 /// The columns, in the order [`stored_event`] reads them.
 pub(super) const COLUMNS: &str = "partition, position, event_id, aggregate_type, aggregate_id, sequence, event_type, \
      event_version, payload, metadata, recorded_at, leaf_hash";
 
-/// Runs a query for [`COLUMNS`] until it ends or has brought more than [`MAX_PAGE_BYTES`].
-pub(super) async fn fetch_page<'q>(
-    pool: &SqlitePool,
-    query: Query<'q, Sqlite, SqliteArguments<'q>>,
+/// A row of either database: integers are 64 bits wide, hashes are bytes, the rest is text.
+pub(super) trait EventRow: Row<Database = Self::Db> {
+    type Db: Database<Row = Self>;
+
+    fn text(&self, index: usize) -> Result<String, sqlx::Error>;
+    fn integer(&self, index: usize) -> Result<i64, sqlx::Error>;
+    fn bytes(&self, index: usize) -> Result<Vec<u8>, sqlx::Error>;
+}
+
+impl<R> EventRow for R
+where
+    R: Row,
+    R::Database: Database<Row = R>,
+    usize: ColumnIndex<R>,
+    String: for<'r> Decode<'r, R::Database> + Type<R::Database>,
+    i64: for<'r> Decode<'r, R::Database> + Type<R::Database>,
+    Vec<u8>: for<'r> Decode<'r, R::Database> + Type<R::Database>,
+{
+    type Db = R::Database;
+
+    fn text(&self, index: usize) -> Result<String, sqlx::Error> {
+        self.try_get(index)
+    }
+    fn integer(&self, index: usize) -> Result<i64, sqlx::Error> {
+        self.try_get(index)
+    }
+    fn bytes(&self, index: usize) -> Result<Vec<u8>, sqlx::Error> {
+        self.try_get(index)
+    }
+}
+
+/// Reads rows of [`COLUMNS`] until they end or have brought more than [`MAX_PAGE_BYTES`].
+pub(super) async fn page<R: EventRow>(
+    rows: impl Stream<Item = Result<R, sqlx::Error>>,
 ) -> Result<Vec<StoredEvent>, sqlx::Error> {
     let mut page = Vec::new();
     let mut bytes = 0;
-    let mut rows = query.fetch(pool);
+    let mut rows = pin!(rows);
     while let Some(row) = rows.try_next().await? {
         let stored = stored_event(&row)?;
         bytes += stored.event.as_ref().map_or(0, weight);
@@ -32,22 +62,22 @@ pub(super) async fn fetch_page<'q>(
     Ok(page)
 }
 
-pub(super) fn stored_event(row: &SqliteRow) -> Result<StoredEvent, sqlx::Error> {
-    let position: i64 = row.try_get(1)?;
+pub(super) fn stored_event<R: EventRow>(row: &R) -> Result<StoredEvent, sqlx::Error> {
+    let position = row.integer(1)?;
     let position = u64::try_from(position).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
     Ok(StoredEvent { position, event: recorded_event(row, position) })
 }
 
-fn recorded_event(row: &SqliteRow, position: u64) -> Result<RecordedEvent, String> {
-    let text = |index: usize| row.try_get::<String, _>(index).map_err(|error| error.to_string());
-    let integer = |index: usize| row.try_get::<i64, _>(index).map_err(|error| error.to_string());
+fn recorded_event<R: EventRow>(row: &R, position: u64) -> Result<RecordedEvent, String> {
+    let text = |index: usize| row.text(index).map_err(|error| error.to_string());
+    let integer = |index: usize| row.integer(index).map_err(|error| error.to_string());
     let recorded_text = text(10)?;
     let recorded_at = Timestamp::parse(&recorded_text)?;
     // Another spelling of the same moment would hash to the same leaf, unseen.
     if recorded_at.to_string() != recorded_text {
         return Err(format!("recorded_at is {recorded_text:?}, which is not how the ledger writes a moment"));
     }
-    let leaf_hash = row.try_get::<Vec<u8>, _>(11).map_err(|error| error.to_string())?;
+    let leaf_hash = row.bytes(11).map_err(|error| error.to_string())?;
     Ok(RecordedEvent {
         partition: u32::try_from(integer(0)?).map_err(|error| format!("partition: {error}"))?,
         position,

@@ -1,0 +1,57 @@
+//! What other processes append: heard by notification, and looked for now and then, because a
+//! notification can be lost with its connection.
+
+use super::read::PgLog;
+use crate::append::Head;
+use crate::limits::{POLL_INTERVAL, RECONNECT_PAUSE};
+use crate::reader::advance;
+use crate::store::ReadLog;
+use sqlx::postgres::PgListener;
+use std::sync::{Arc, Weak};
+use tokio::sync::watch;
+
+/// The channel that every append notifies.
+pub(super) const CHANNEL: &str = "devmind_ledger";
+
+/// Keeps `head` true until nobody holds it any more.
+pub(crate) fn spawn_news(log: Arc<PgLog>, head: &Arc<watch::Sender<Head>>) {
+    tokio::spawn(follow(log, Arc::downgrade(head)));
+}
+
+async fn follow(log: Arc<PgLog>, head: Weak<watch::Sender<Head>>) {
+    let mut listener = None;
+    while head.strong_count() > 0 && !log.pool.is_closed() {
+        match log.head().await {
+            Ok(now) => match head.upgrade() {
+                Some(head) => advance(&head, now),
+                None => return,
+            },
+            Err(sqlx::Error::PoolClosed) => return,
+            Err(error) => {
+                tracing::warn!(%error, database = log.place(), "the head cannot be read; trying again");
+                tokio::time::sleep(RECONNECT_PAUSE).await;
+                continue;
+            }
+        }
+        if listener.is_none() {
+            listener = listen(&log).await;
+        }
+        // Whatever happens, the head is read next: an error here costs at most one pause.
+        match &mut listener {
+            Some(heard) => match tokio::time::timeout(POLL_INTERVAL, heard.try_recv()).await {
+                Ok(Ok(Some(_))) | Err(_) => {}
+                Ok(Ok(None) | Err(_)) => listener = None,
+            },
+            None => tokio::time::sleep(POLL_INTERVAL).await,
+        }
+    }
+}
+
+async fn listen(log: &PgLog) -> Option<PgListener> {
+    let listening = async {
+        let mut listener = PgListener::connect_with(&log.pool).await?;
+        listener.listen(CHANNEL).await?;
+        Ok::<_, sqlx::Error>(listener)
+    };
+    listening.await.inspect_err(|error| tracing::debug!(%error, "no notifications; polling instead")).ok()
+}

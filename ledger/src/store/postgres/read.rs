@@ -1,0 +1,222 @@
+//! Reading the database: pages in order, streams, filters, keys, the head.
+
+use super::partition;
+use crate::append::Head;
+use crate::limits::MAX_APPEND_EVENTS;
+use crate::place::PostgresUrl;
+use crate::reader::EventFilter;
+use crate::store::rows::{COLUMNS, page};
+use crate::store::{FiledRow, Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
+use devmind_domain::canonical::Hash;
+use devmind_domain::event::StreamId;
+use sqlx::{PgPool, Postgres, QueryBuilder, Row};
+
+/// The triggers that every ledger has; without them a row could be changed by mistake.
+const TRIGGERS: [&str; 12] = [
+    "events_no_delete",
+    "events_no_truncate",
+    "events_no_update",
+    "head_no_delete",
+    "head_no_truncate",
+    "head_only_grows",
+    "idempotency_no_delete",
+    "idempotency_no_truncate",
+    "idempotency_no_update",
+    "ledger_meta_no_delete",
+    "ledger_meta_no_truncate",
+    "ledger_meta_no_update",
+];
+
+/// The connections that read a database.
+#[derive(Debug)]
+pub(crate) struct PgLog {
+    place: String,
+    pub(super) pool: PgPool,
+}
+
+impl PgLog {
+    pub fn new(url: &PostgresUrl, pool: PgPool) -> Self {
+        Self { place: url.to_string(), pool }
+    }
+
+    pub async fn ledger_id(&self) -> Result<String, sqlx::Error> {
+        sqlx::query_scalar("SELECT ledger_id FROM ledger.ledger_meta").fetch_one(&self.pool).await
+    }
+}
+
+#[async_trait::async_trait]
+impl ReadLog for PgLog {
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    async fn head(&self) -> Result<Head, sqlx::Error> {
+        let row = sqlx::query("SELECT size, root FROM ledger.head WHERE partition = $1").bind(partition());
+        let row = row.fetch_one(&self.pool).await?;
+        head_of(row.try_get(0)?, row.try_get(1)?)
+    }
+
+    async fn page(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM ledger.events WHERE partition = $1 AND position > $2 ORDER BY position LIMIT $3"
+        );
+        let query = sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(i64::from(limit));
+        page(query.fetch(&self.pool)).await
+    }
+
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
+        let sql = "SELECT position, leaf_hash FROM ledger.events \
+            WHERE partition = $1 AND position > $2 ORDER BY position LIMIT $3";
+        let query = sqlx::query_as(sql).bind(partition()).bind(as_i64(after)).bind(as_i64(limit));
+        let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(&self.pool).await?;
+        let sound = |(position, leaf): (i64, Vec<u8>)| Some((u64::try_from(position).ok()?, leaf.try_into().ok()?));
+        Ok(rows.into_iter().filter_map(sound).collect())
+    }
+
+    async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM ledger.events WHERE partition = $1 AND position BETWEEN $2 AND $3 ORDER BY position"
+        );
+        let query = sqlx::query(&sql).bind(partition()).bind(as_i64(first)).bind(as_i64(last));
+        page(query.fetch(&self.pool)).await
+    }
+
+    async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM ledger.events WHERE aggregate_type = $1 AND aggregate_id = $2 AND sequence > $3 \
+             ORDER BY sequence LIMIT $4"
+        );
+        let query = sqlx::query(&sql)
+            .bind(stream.aggregate_type.as_str())
+            .bind(stream.aggregate_id.as_str())
+            .bind(as_i64(after))
+            .bind(i64::from(limit));
+        page(query.fetch(&self.pool)).await
+    }
+
+    async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let mut builder = filter_query(filter, after, limit);
+        page(builder.build().fetch(&self.pool)).await
+    }
+
+    async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {
+        sqlx::query_as("SELECT * FROM ledger.idempotency WHERE scope = $1 AND key = $2")
+            .bind(scope)
+            .bind(key)
+            .fetch_optional(&self.pool)
+            .await
+    }
+
+    async fn keys_of(&self, first: u64, last: u64) -> Result<Vec<KeyRow>, sqlx::Error> {
+        // One command has at most so many events, so a key that reaches in cannot begin earlier.
+        let earliest = first.saturating_sub(MAX_APPEND_EVENTS as u64);
+        sqlx::query_as(
+            "SELECT * FROM ledger.idempotency WHERE first_position BETWEEN $1 AND $2 \
+             AND (first_position >= $3 OR last_position >= $3) ORDER BY first_position",
+        )
+        .bind(as_i64(earliest))
+        .bind(as_i64(last))
+        .bind(as_i64(first))
+        .fetch_all(&self.pool)
+        .await
+    }
+
+    async fn keys_beyond(&self, size: u64) -> Result<Vec<KeyRow>, sqlx::Error> {
+        sqlx::query_as(
+            "SELECT * FROM ledger.idempotency WHERE first_position > $1 OR last_position > $2 OR first_position < 1 \
+             LIMIT 100",
+        )
+        .bind(as_i64(size + 1))
+        .bind(as_i64(size))
+        .fetch_all(&self.pool)
+        .await
+    }
+
+    async fn filed(&self, first: u64, last: u64) -> Result<Vec<FiledRow>, sqlx::Error> {
+        sqlx::query_as(
+            "SELECT position, conversation_id, run_id, actor FROM ledger.events \
+             WHERE partition = $1 AND position BETWEEN $2 AND $3 ORDER BY position",
+        )
+        .bind(partition())
+        .bind(as_i64(first))
+        .bind(as_i64(last))
+        .fetch_all(&self.pool)
+        .await
+    }
+
+    async fn integrity(&self) -> Result<Integrity, sqlx::Error> {
+        let row = sqlx::query(
+            "SELECT size, root, frontier, \
+             (SELECT coalesce(max(position), 0) FROM ledger.events e WHERE e.partition = h.partition), \
+             (SELECT count(*) FROM ledger.events e WHERE e.partition <> h.partition), \
+             ARRAY(SELECT wanted FROM unnest($2::text[]) AS wanted WHERE NOT EXISTS (SELECT 1 FROM pg_trigger t \
+                   JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+                   WHERE n.nspname = 'ledger' AND t.tgname = wanted AND t.tgenabled IN ('O', 'A'))) \
+             FROM ledger.head h WHERE partition = $1",
+        )
+        .bind(partition())
+        .bind(TRIGGERS.map(str::to_owned).to_vec())
+        .fetch_one(&self.pool)
+        .await?;
+        Ok(Integrity {
+            size: row.try_get(0)?,
+            root: row.try_get(1)?,
+            frontier: row.try_get(2)?,
+            newest: row.try_get(3)?,
+            strays: row.try_get(4)?,
+            missing_triggers: row.try_get(5)?,
+        })
+    }
+
+    async fn integrity_check(&self) -> Result<Option<String>, sqlx::Error> {
+        // Page checksums and `pg_amcheck` are the database operator's.
+        Ok(None)
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_, Postgres> {
+    let EventFilter { conversation_id, run_id, tool_call_id, stream, event_type, actor } = filter;
+    let mut sql = QueryBuilder::new(format!("SELECT {COLUMNS} FROM ledger.events WHERE partition = "));
+    sql.push_bind(partition()).push(" AND position > ").push_bind(as_i64(after));
+    if let Some(id) = conversation_id {
+        sql.push(" AND conversation_id = ").push_bind(id.as_str());
+    }
+    if let Some(id) = run_id {
+        sql.push(" AND run_id = ").push_bind(id.as_str());
+    }
+    if let Some(event_type) = event_type {
+        sql.push(" AND event_type = ").push_bind(event_type.as_str());
+    }
+    if let Some(actor) = actor {
+        sql.push(" AND actor = ").push_bind(actor.as_str());
+    }
+    // Streams are short: their positions are looked up first, so that no log is walked for them.
+    if let Some(stream) = stream {
+        sql.push(" AND position IN (SELECT position FROM ledger.events WHERE aggregate_type = ");
+        sql.push_bind(stream.aggregate_type.as_str()).push(" AND aggregate_id = ");
+        sql.push_bind(stream.aggregate_id.as_str()).push(")");
+    }
+    if let Some(id) = tool_call_id {
+        let (thread, model_call_id) = id.as_str().split_once(':').unwrap_or((id.as_str(), ""));
+        sql.push(
+            " AND position IN (SELECT position FROM ledger.events WHERE aggregate_type = 'tool_call' \
+             AND aggregate_id = ",
+        );
+        sql.push_bind(id.as_str());
+        sql.push(" UNION ALL SELECT position FROM ledger.events WHERE aggregate_type = 'thread' AND aggregate_id = ");
+        sql.push_bind(thread);
+        sql.push(" AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(payload::json ->> 'tool_call_id', payload::json #>> '{redacted,kept,tool_call_id}') = ");
+        sql.push_bind(id.as_str());
+        sql.push(
+            " WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_array_elements(coalesce(payload::json -> 'tool_calls', payload::json #> '{redacted,kept,tool_calls}')) \
+             AS call WHERE call ->> 'id' = ",
+        );
+        sql.push_bind(model_call_id).push(") ELSE FALSE END)");
+    }
+    sql.push(" ORDER BY position LIMIT ").push_bind(i64::from(limit));
+    sql
+}

@@ -1,0 +1,359 @@
+//! Writing the database: a look, then one statement that stores the whole batch and commits by itself.
+//!
+//! The statement begins by moving the head's row, only from the size and generation that were looked
+//! at. Its lock orders the processes; a process that was overtaken stores nothing and looks again,
+//! from then on inside a transaction that holds the lock, so that it is not overtaken for ever. A
+//! commit in doubt is settled by raising the generation: what has not arrived by then never will.
+
+use super::error::{before, lost_connection, of_store};
+use super::news::CHANNEL;
+use super::partition;
+use crate::append::Idempotency;
+use crate::error::LedgerError;
+use crate::filed::Filed;
+use crate::limits::{COMMIT_WAIT, CONNECT_WAIT, DOUBT_WAIT, RECONNECT_PAUSE};
+use crate::place::PostgresUrl;
+use crate::store::rows::{COLUMNS, stored_event};
+use crate::store::{Batch, Failure, HeadRow, KeyRow, Look, Seen, WriteLog, as_i64};
+use devmind_domain::Timestamp;
+use devmind_domain::event::{RecordedEvent, StreamId};
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection, Executor, Row};
+use std::future::Future;
+use tokio::time::{Instant, timeout};
+
+/// Settings of the session; the statements' own limits end what would hang (milliseconds).
+const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET lock_timeout = 8000; \
+     SET statement_timeout = 20000; SET idle_in_transaction_session_timeout = 20000";
+
+/// The connection that writes; made when it is needed, and anew when it was lost.
+#[derive(Debug)]
+pub(crate) struct PgWriter {
+    url: PostgresUrl,
+    place: String,
+    connection: Option<PgConnection>,
+    /// The head's generation at the last look.
+    generation: i64,
+    /// Whether another process was faster the last time: then the lock is taken first.
+    overtaken: bool,
+    /// Whether the look holds the lock, in a transaction.
+    locked: bool,
+    #[cfg(test)]
+    faults: crate::store::faults::Faults,
+}
+
+impl PgWriter {
+    pub fn new(url: &PostgresUrl) -> Self {
+        Self {
+            url: url.clone(),
+            place: url.to_string(),
+            connection: None,
+            generation: 0,
+            overtaken: false,
+            locked: false,
+            #[cfg(test)]
+            faults: crate::store::faults::Faults::default(),
+        }
+    }
+
+    async fn connection(&mut self) -> Result<&mut PgConnection, sqlx::Error> {
+        if self.connection.is_none() {
+            let connecting = async {
+                let mut connection = PgConnection::connect_with(self.url.options()).await?;
+                connection.execute(SESSION).await?;
+                Ok(connection)
+            };
+            self.connection = Some(bounded(CONNECT_WAIT, connecting).await?);
+            self.locked = false;
+        }
+        self.connection.as_mut().ok_or(sqlx::Error::PoolClosed)
+    }
+
+    async fn run(&mut self, sql: &str) -> Result<(), sqlx::Error> {
+        self.connection().await?.execute(sql).await.map(drop)
+    }
+
+    /// Forgets a connection that may not answer any more.
+    fn drop_lost(&mut self, error: &sqlx::Error) -> bool {
+        let lost = lost_connection(error);
+        if lost {
+            self.connection = None;
+            self.locked = false;
+        }
+        lost
+    }
+
+    async fn look_once(
+        &mut self,
+        streams: &[&StreamId],
+        keys: &[&Idempotency],
+    ) -> Result<Result<Look, String>, sqlx::Error> {
+        if self.overtaken && !self.locked {
+            self.run(&format!("BEGIN; SELECT 1 FROM ledger.head WHERE partition = {} FOR UPDATE", partition())).await?;
+            self.locked = true;
+        }
+        let kinds: Vec<&str> = streams.iter().map(|id| id.aggregate_type.as_str()).collect();
+        let ids: Vec<&str> = streams.iter().map(|id| id.aggregate_id.as_str()).collect();
+        let scopes: Vec<&str> = keys.iter().map(|key| key.scope.as_str()).collect();
+        let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
+        // One statement, so one moment; what the next ones read can only be the same while the head,
+        // which the batch is stored against, has not moved.
+        let row = sqlx::query(
+            "SELECT h.size, h.root, h.frontier, h.generation, \
+             (SELECT e.recorded_at FROM ledger.events e WHERE e.partition = h.partition AND e.position = h.size), \
+             ARRAY(SELECT coalesce((SELECT max(e.sequence) FROM ledger.events e \
+                   WHERE e.aggregate_type = asked.kind AND e.aggregate_id = asked.id), 0) \
+                   FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS asked (kind, id, n) ORDER BY n), \
+             ARRAY(SELECT asked.n FROM unnest($4::text[], $5::text[]) WITH ORDINALITY AS asked (scope, key, n) \
+                   JOIN ledger.idempotency i ON i.scope = asked.scope AND i.key = asked.key) \
+             FROM ledger.head h WHERE h.partition = $1",
+        )
+        .bind(partition())
+        .bind(kinds)
+        .bind(ids)
+        .bind(scopes)
+        .bind(names)
+        .fetch_optional(self.connection().await?)
+        .await?;
+        let Some(row) = row else { return Ok(Err("the head is missing".to_owned())) };
+        let (root, frontier): (Vec<u8>, Vec<u8>) = (row.try_get(1)?, row.try_get(2)?);
+        let head = match HeadRow::new(row.try_get(0)?, &root, &frontier) {
+            Ok(head) => head,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        self.generation = row.try_get(3)?;
+        let recorded_at: Option<String> = row.try_get(4)?;
+        let recorded_at = recorded_at.and_then(|text| Timestamp::parse(&text).ok());
+        let versions: Vec<i64> = row.try_get(5)?;
+        let versions = versions.into_iter().map(|version| u64::try_from(version).unwrap_or(0)).collect();
+        let mut seen = Vec::new();
+        for number in row.try_get::<Vec<i64>, _>(6)? {
+            let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
+            if let Some(key) = keys.get(index) {
+                seen.extend(self.seen(index, key).await?);
+            }
+        }
+        Ok(Ok(Look { head, recorded_at, versions, seen }))
+    }
+
+    async fn seen(&mut self, index: usize, key: &Idempotency) -> Result<Option<Seen>, sqlx::Error> {
+        let connection = self.connection().await?;
+        let stored: Option<KeyRow> = sqlx::query_as("SELECT * FROM ledger.idempotency WHERE scope = $1 AND key = $2")
+            .bind(&key.scope)
+            .bind(&key.key)
+            .fetch_optional(&mut *connection)
+            .await?;
+        let Some(stored) = stored else { return Ok(None) };
+        let sql = format!(
+            "SELECT {COLUMNS} FROM ledger.events WHERE partition = $1 AND position BETWEEN $2 AND $3 ORDER BY position"
+        );
+        let rows = sqlx::query(&sql)
+            .bind(partition())
+            .bind(stored.first_position)
+            .bind(stored.last_position)
+            .fetch_all(connection)
+            .await?;
+        let events: Result<Vec<_>, _> = rows.iter().map(|row| stored_event(row)?.sound()).collect();
+        Ok(Some(Seen { index, request_hash: stored.request_hash, events: events? }))
+    }
+
+    /// The one statement; `false` when the head was not where it was looked at.
+    async fn write(&mut self, batch: &Batch<'_>) -> Result<bool, sqlx::Error> {
+        let events = batch.events;
+        let filed: Vec<Filed> = events.iter().map(|event| Filed::of(event)).collect();
+        let texts = |column: fn(&RecordedEvent) -> &str| -> Vec<&str> { events.iter().map(|e| column(e)).collect() };
+        let numbers =
+            |column: fn(&RecordedEvent) -> u64| -> Vec<i64> { events.iter().map(|e| as_i64(column(e))).collect() };
+        let hashes: Vec<&[u8]> = events.iter().map(|event| event.leaf_hash.as_slice()).collect();
+        let moments: Vec<String> = events.iter().map(|event| event.recorded_at.to_string()).collect();
+        let keys = batch.keys;
+        let generation = self.generation;
+        let sql = format!(
+            "WITH moved AS (UPDATE ledger.head SET size = $2, root = $3, frontier = $4 \
+               WHERE partition = $1 AND size = $5 AND generation = $6 RETURNING partition), \
+             stored AS (INSERT INTO ledger.events ({COLUMNS}, conversation_id, run_id, actor) \
+               SELECT moved.partition, e.* FROM moved, unnest($7::bigint[], $8::text[], $9::text[], $10::text[], \
+               $11::bigint[], $12::text[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::bytea[], \
+               $18::text[], $19::text[], $20::text[]) AS e), \
+             kept AS (INSERT INTO ledger.idempotency (scope, key, request_hash, first_position, last_position) \
+               SELECT k.* FROM moved, unnest($21::text[], $22::text[], $23::text[], $24::bigint[], $25::bigint[]) AS k) \
+             SELECT pg_notify('{CHANNEL}', '') FROM moved"
+        );
+        let query = sqlx::query(&sql)
+            .bind(partition())
+            .bind(as_i64(batch.head.frontier.size()))
+            .bind(batch.head.root.as_slice())
+            .bind(batch.head.frontier.to_bytes())
+            .bind(as_i64(batch.from))
+            .bind(generation)
+            .bind(numbers(|event| event.position))
+            .bind(texts(|event| &event.event_id))
+            .bind(texts(|event| &event.stream.aggregate_type))
+            .bind(texts(|event| &event.stream.aggregate_id))
+            .bind(numbers(|event| event.sequence))
+            .bind(texts(|event| &event.event_type))
+            .bind(numbers(|event| event.event_version.into()))
+            .bind(texts(|event| &event.payload))
+            .bind(texts(|event| &event.metadata))
+            .bind(moments)
+            .bind(hashes)
+            .bind(filed.iter().map(|filed| filed.conversation_id.as_deref()).collect::<Vec<_>>())
+            .bind(filed.iter().map(|filed| filed.correlation_id.as_deref()).collect::<Vec<_>>())
+            .bind(filed.iter().map(|filed| filed.actor()).collect::<Vec<_>>())
+            .bind(keys.iter().map(|key| key.idempotency.scope.as_str()).collect::<Vec<_>>())
+            .bind(keys.iter().map(|key| key.idempotency.key.as_str()).collect::<Vec<_>>())
+            .bind(keys.iter().map(|key| key.idempotency.request_hash.as_str()).collect::<Vec<_>>())
+            .bind(keys.iter().map(|key| as_i64(key.first)).collect::<Vec<_>>())
+            .bind(keys.iter().map(|key| as_i64(key.last)).collect::<Vec<_>>());
+        let moved = query.fetch_optional(self.connection().await?).await?.is_some();
+        if moved && self.locked {
+            self.locked = false;
+            self.run("COMMIT").await?;
+        }
+        Ok(moved)
+    }
+
+    /// Whether the event is stored; in a transaction that first makes sure that nothing older than it
+    /// can be stored after it.
+    async fn fence_and_look(&mut self, event_id: &str) -> Result<bool, sqlx::Error> {
+        let mut transaction = self.connection().await?.begin().await?;
+        sqlx::query("UPDATE ledger.head SET generation = generation + 1 WHERE partition = $1")
+            .bind(partition())
+            .execute(&mut *transaction)
+            .await?;
+        let found: Option<i64> = sqlx::query_scalar("SELECT position FROM ledger.events WHERE event_id = $1")
+            .bind(event_id)
+            .fetch_optional(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(found.is_some())
+    }
+}
+
+#[async_trait::async_trait]
+impl WriteLog for PgWriter {
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    #[cfg(test)]
+    fn faults(&self) -> crate::store::faults::Faults {
+        self.faults.clone()
+    }
+
+    async fn look(&mut self, streams: &[&StreamId], keys: &[&Idempotency]) -> Result<Look, Failure> {
+        let mut again = self.connection.is_some();
+        loop {
+            let error = match bounded(COMMIT_WAIT, self.look_once(streams, keys)).await {
+                Ok(Ok(look)) => return Ok(look),
+                Ok(Err(reason)) => {
+                    self.leave().await;
+                    return Err(Failure::Before(LedgerError::Corrupt { place: self.place.clone(), reason }));
+                }
+                Err(error) => error,
+            };
+            // The connection may have been lost long ago; nothing was stored yet, so a new one is tried.
+            if self.drop_lost(&error) && again {
+                again = false;
+                continue;
+            }
+            self.leave().await;
+            return Err(before(&self.place, &error));
+        }
+    }
+
+    async fn store(&mut self, batch: &Batch<'_>) -> Result<(), Failure> {
+        #[cfg(test)]
+        if let Some(error) = self.faults.before_store() {
+            return Err(Failure::AtCommit(error));
+        }
+        let stored = bounded(COMMIT_WAIT, self.write(batch)).await;
+        #[cfg(test)]
+        let stored = self.faults.after_store(stored);
+        let failure = match stored {
+            Ok(true) => {
+                self.overtaken = false;
+                return Ok(());
+            }
+            Ok(false) => {
+                self.overtaken = true;
+                Failure::Moved
+            }
+            Err(error) => {
+                self.drop_lost(&error);
+                of_store(&self.place, error)
+            }
+        };
+        self.leave().await;
+        Err(failure)
+    }
+
+    async fn leave(&mut self) {
+        if !std::mem::take(&mut self.locked) {
+            return;
+        }
+        if let Err(error) = self.run("ROLLBACK").await {
+            tracing::debug!(%error, "the transaction had ended already");
+            self.connection = None;
+        }
+    }
+
+    async fn settle(&mut self, event_id: Option<&str>, error: &sqlx::Error) -> Result<bool, String> {
+        tracing::warn!(%error, database = self.place, "a commit is in doubt; asking the database");
+        // Whatever state the old connection is in, it is not asked.
+        self.connection = None;
+        self.locked = false;
+        let Some(event_id) = event_id else { return Ok(false) };
+        #[cfg(test)]
+        if self.faults.unreadable() {
+            return Err("the test's database is gone".to_owned());
+        }
+        let deadline = Instant::now() + DOUBT_WAIT;
+        loop {
+            match bounded(COMMIT_WAIT, self.fence_and_look(event_id)).await {
+                Ok(stored) => {
+                    tracing::warn!(stored, "the commit in doubt is settled");
+                    return Ok(stored);
+                }
+                Err(error) if Instant::now() < deadline => {
+                    self.connection = None;
+                    tracing::debug!(%error, "the database does not answer yet");
+                    tokio::time::sleep(RECONNECT_PAUSE).await;
+                }
+                Err(error) => return Err(format!("for {} s: {error}", DOUBT_WAIT.as_secs())),
+            }
+        }
+    }
+
+    async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure> {
+        // What was there stays in a dead row until the database's VACUUM takes it.
+        let sql = "UPDATE ledger.events SET payload = $1 WHERE partition = $2 AND position = $3";
+        let query = sqlx::query(sql).bind(marker).bind(partition()).bind(as_i64(position));
+        let place = self.place.clone();
+        let connection = self.connection().await.map_err(|error| before(&place, &error))?;
+        match query.execute(connection).await {
+            Ok(done) if done.rows_affected() == 1 => Ok(()),
+            Ok(_) => Err(Failure::Data(format!("there is no event {position}"))),
+            Err(error) => Err(of_store(&place, error)),
+        }
+    }
+
+    async fn close(mut self: Box<Self>) -> Result<(), LedgerError> {
+        match self.connection.take() {
+            Some(connection) => {
+                connection.close().await.map_err(|error| LedgerError::from_sqlx(&self.place, "close", &error))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A peer that does not answer in time counts as a lost connection.
+async fn bounded<T>(
+    limit: std::time::Duration,
+    asked: impl Future<Output = Result<T, sqlx::Error>> + Send,
+) -> Result<T, sqlx::Error> {
+    timeout(limit, asked).await.unwrap_or_else(|_| {
+        Err(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "the database did not answer in time")))
+    })
+}

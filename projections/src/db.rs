@@ -1,0 +1,179 @@
+//! The two databases that views are kept in, behind the few things that views do with one: run a
+//! statement, read rows, work in a transaction. SQL is written once, in what both understand.
+
+use crate::change::{Change, Value};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{Executor, PgPool, Postgres, Sqlite, SqlitePool, Transaction};
+
+/// Connections to one database; clones share them.
+#[derive(Clone, Debug)]
+pub(crate) enum Pool {
+    Sqlite(SqlitePool),
+    Postgres(PgPool),
+}
+
+/// A row of either.
+pub(crate) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+/// A transaction; without a commit it leaves no trace.
+pub(crate) enum Work {
+    Sqlite(Transaction<'static, Sqlite>),
+    Postgres(Transaction<'static, Postgres>),
+}
+
+/// Makes the values of a statement.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => { [$($crate::change::Value::from($value)),*] };
+}
+pub(crate) use values;
+
+impl Pool {
+    /// All rows of a query.
+    pub async fn rows(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>, sqlx::Error> {
+        match self {
+            Self::Sqlite(pool) => Ok(wrap(sqlite(sql, values).fetch_all(pool).await?, Row::Sqlite)),
+            Self::Postgres(pool) => Ok(wrap(postgres(sql, values).fetch_all(pool).await?, Row::Postgres)),
+        }
+    }
+
+    /// The first row of a query, where there is one.
+    pub async fn row(&self, sql: &str, values: &[Value]) -> Result<Option<Row>, sqlx::Error> {
+        Ok(self.rows(sql, values).await?.into_iter().next())
+    }
+
+    /// Statements one after the other, without values.
+    pub async fn script(&self, sql: &str) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite(pool) => pool.execute(sql).await.map(drop),
+            Self::Postgres(pool) => pool.execute(sql).await.map(drop),
+        }
+    }
+
+    /// A transaction that may write. On SQLite it keeps other writers out from the beginning; on
+    /// PostgreSQL whoever must not be overtaken locks the row that it goes by.
+    pub async fn begin(&self) -> Result<Work, sqlx::Error> {
+        match self {
+            Self::Sqlite(pool) => Ok(Work::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?)),
+            Self::Postgres(pool) => Ok(Work::Postgres(pool.begin().await?)),
+        }
+    }
+
+    /// A transaction that reads everything as it stood at one moment.
+    pub async fn at_once(&self) -> Result<Work, sqlx::Error> {
+        match self {
+            Self::Sqlite(pool) => Ok(Work::Sqlite(pool.begin().await?)),
+            Self::Postgres(pool) => {
+                Ok(Work::Postgres(pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?))
+            }
+        }
+    }
+
+    pub async fn close(&self) {
+        match self {
+            Self::Sqlite(pool) => pool.close().await,
+            Self::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+impl Work {
+    /// Runs a change.
+    pub async fn change(&mut self, change: &Change) -> Result<(), sqlx::Error> {
+        self.run(change.sql, &change.values).await
+    }
+
+    /// Runs a statement.
+    pub async fn run(&mut self, sql: &str, values: &[Value]) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite(work) => sqlite(sql, values).execute(&mut **work).await.map(drop),
+            Self::Postgres(work) => postgres(sql, values).execute(&mut **work).await.map(drop),
+        }
+    }
+
+    /// All rows of a query.
+    pub async fn rows(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, sqlx::Error> {
+        match self {
+            Self::Sqlite(work) => Ok(wrap(sqlite(sql, values).fetch_all(&mut **work).await?, Row::Sqlite)),
+            Self::Postgres(work) => Ok(wrap(postgres(sql, values).fetch_all(&mut **work).await?, Row::Postgres)),
+        }
+    }
+
+    /// The first row of a query, where there is one.
+    pub async fn row(&mut self, sql: &str, values: &[Value]) -> Result<Option<Row>, sqlx::Error> {
+        Ok(self.rows(sql, values).await?.into_iter().next())
+    }
+
+    pub fn is_postgres(&self) -> bool {
+        matches!(self, Self::Postgres(_))
+    }
+
+    pub async fn commit(self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite(work) => work.commit().await,
+            Self::Postgres(work) => work.commit().await,
+        }
+    }
+
+    pub async fn rollback(self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Sqlite(work) => work.rollback().await,
+            Self::Postgres(work) => work.rollback().await,
+        }
+    }
+}
+
+fn wrap<R>(rows: Vec<R>, as_row: fn(R) -> Row) -> Vec<Row> {
+    rows.into_iter().map(as_row).collect()
+}
+
+fn sqlite<'q>(sql: &'q str, values: &'q [Value]) -> Query<'q, Sqlite, SqliteArguments<'q>> {
+    values.iter().fold(sqlx::query(sql), |query, value| match value {
+        Value::Int(value) => query.bind(*value),
+        Value::Text(value) => query.bind(value.as_deref()),
+        Value::Bool(value) => query.bind(*value),
+    })
+}
+
+fn postgres<'q>(sql: &'q str, values: &'q [Value]) -> Query<'q, Postgres, PgArguments> {
+    values.iter().fold(sqlx::query(sql), |query, value| match value {
+        Value::Int(value) => query.bind(*value),
+        Value::Text(value) => query.bind(value.as_deref()),
+        Value::Bool(value) => query.bind(*value),
+    })
+}
+
+/// What an error says about the statement: can it ever succeed, or is it the database's state?
+pub(crate) fn is_the_statements_fault(error: &sqlx::Error) -> bool {
+    const ERROR: u32 = 1;
+    const TOOBIG: u32 = 18;
+    const CONSTRAINT: u32 = 19;
+    const MISMATCH: u32 = 20;
+    const RANGE: u32 = 25;
+    match error {
+        sqlx::Error::Database(_) => match (sqlite_code(error), sqlstate(error)) {
+            (Some(code), _) => [ERROR, TOOBIG, CONSTRAINT, MISMATCH, RANGE].contains(&code),
+            // Cardinality, data, integrity, syntax and names, limits.
+            (None, Some(state)) => ["21", "22", "23", "42", "54"].iter().any(|class| state.starts_with(class)),
+            (None, None) => false,
+        },
+        sqlx::Error::Encode(_) => true,
+        _ => false,
+    }
+}
+
+/// SQLite's primary result code.
+pub(crate) fn sqlite_code(error: &sqlx::Error) -> Option<u32> {
+    use sqlx::error::DatabaseError as _;
+    let error = error.as_database_error()?.try_downcast_ref::<sqlx::sqlite::SqliteError>()?;
+    error.code()?.parse::<u32>().ok().map(|extended| extended & 0xff)
+}
+
+/// PostgreSQL's five letters.
+pub(crate) fn sqlstate(error: &sqlx::Error) -> Option<&str> {
+    error.as_database_error()?.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().map(|error| error.code())
+}

@@ -1,0 +1,117 @@
+//! The views in the schema `views` of a PostgreSQL database, and schemas beside it for rebuilds.
+
+use super::{Projections, Store, begin_all, settle};
+use crate::db::Pool;
+use crate::error::ViewError;
+use devmind_ledger::{LedgerReader, PostgresUrl};
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::postgres::{PgConnection, PgPoolOptions};
+use sqlx::{Connection, Executor, PgPool};
+use std::time::Duration;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/postgres/views");
+
+/// The schema of the live views.
+pub(crate) const SCHEMA: &str = "views";
+/// What the schemas of rebuilds begin with.
+const BESIDE: &str = "views_rebuild_";
+/// Connections that read at once, and those that write, at most.
+const READERS: u32 = 4;
+const WRITERS: u32 = 2;
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Key of the advisory lock under which schemas are made and replaced: "DMVW".
+const SCHEMA_LOCK: i64 = 0x444d_5657;
+
+/// Connections that see one schema.
+pub(crate) fn pool(url: &PostgresUrl, schema: &str, connections: u32) -> PgPool {
+    // Views need no fsync: position and rows are lost together, and come back from the log.
+    let settings = [("search_path", schema), ("synchronous_commit", "off")];
+    PgPoolOptions::new()
+        .max_connections(connections)
+        .acquire_timeout(CONNECT)
+        .connect_lazy_with(url.options().clone().options(settings))
+}
+
+/// Opens the views; makes them where they are missing, replaces them where they are of no use.
+pub(super) async fn open(
+    url: &PostgresUrl,
+    ledger: &LedgerReader,
+    projections: &Projections,
+) -> Result<Store, ViewError> {
+    let mut connection = PgConnection::connect_with(&url.options().clone().options([("search_path", SCHEMA)])).await?;
+    connection.execute(format!("SELECT pg_advisory_lock({SCHEMA_LOCK})").as_str()).await?;
+    match migrate(&mut connection, SCHEMA).await {
+        // Made by a newer program, or half migrated.
+        Err(ViewError::Migrate(error)) if !speaks_of_the_server(&error) => {
+            tracing::warn!(error = %error, database = %url, "the views cannot be used; they are rebuilt from the log");
+            connection.execute(format!("DROP SCHEMA {SCHEMA} CASCADE").as_str()).await?;
+            migrate(&mut connection, SCHEMA).await?;
+        }
+        done => done?,
+    }
+    let store =
+        Store { write: Pool::Postgres(pool(url, SCHEMA, WRITERS)), read: Pool::Postgres(pool(url, SCHEMA, READERS)) };
+    settle(&store.write, ledger, projections).await?;
+    // The lock goes with the connection.
+    connection.close().await?;
+    Ok(store)
+}
+
+async fn migrate(connection: &mut PgConnection, schema: &str) -> Result<(), ViewError> {
+    // Asked first: a role that may not make schemas can use one that is there.
+    let exists: bool =
+        sqlx::query_scalar("SELECT to_regnamespace($1) IS NOT NULL").bind(schema).fetch_one(&mut *connection).await?;
+    if !exists {
+        connection.execute(format!("CREATE SCHEMA {schema}").as_str()).await?;
+    }
+    MIGRATIONS.run_direct(connection).await?;
+    Ok(())
+}
+
+/// A connection that was lost, or a disk that is full, would be so for new views, too.
+fn speaks_of_the_server(error: &MigrateError) -> bool {
+    let error = match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => error,
+        _ => return false,
+    };
+    !crate::db::is_the_statements_fault(error)
+}
+
+/// A schema that is this process's as long as its connection holds the lock of its name.
+pub(crate) struct Schema {
+    pub name: String,
+    holder: PgConnection,
+}
+
+impl Schema {
+    pub async fn remove(mut self) -> Result<(), ViewError> {
+        self.holder.execute(format!("DROP SCHEMA {} CASCADE", self.name).as_str()).await?;
+        self.holder.close().await?;
+        Ok(())
+    }
+}
+
+/// A store in a schema of its own. Schemas that a process left behind when it died are removed.
+pub(crate) async fn beside(url: &PostgresUrl, projections: &Projections) -> Result<(Store, Schema), ViewError> {
+    let name = format!("{BESIDE}{}", uuid::Uuid::now_v7().simple());
+    let options = url.options().clone().options([("search_path", name.as_str())]);
+    let mut holder = PgConnection::connect_with(&options).await?;
+    sqlx::query("SELECT pg_advisory_lock(hashtextextended($1, 0))").bind(&name).execute(&mut holder).await?;
+    let left: Vec<String> = sqlx::query_scalar(
+        "SELECT nspname::text FROM pg_namespace WHERE starts_with(nspname::text, $1) \
+         AND pg_try_advisory_lock(hashtextextended(nspname::text, 0))",
+    )
+    .bind(BESIDE)
+    .fetch_all(&mut holder)
+    .await?;
+    for schema in left {
+        tracing::info!(schema, "removing what an interrupted rebuild left behind");
+        holder.execute(format!("DROP SCHEMA IF EXISTS {schema} CASCADE").as_str()).await?;
+        sqlx::query("SELECT pg_advisory_unlock(hashtextextended($1, 0))").bind(schema).execute(&mut holder).await?;
+    }
+    migrate(&mut holder, &name).await?;
+    let pool = Pool::Postgres(pool(url, &name, WRITERS));
+    begin_all(&pool, projections).await?;
+    Ok((Store { write: pool.clone(), read: pool }, Schema { name, holder }))
+}
