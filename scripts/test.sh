@@ -3,6 +3,7 @@
 #
 # Needed, and installed here on Debian when it is missing and we may:
 #   gcc, libc6-dev    the C compiler for the bundled SQLite and for ring
+#   postgresql        the tests start throw-away clusters of their own, as another user when root runs them
 # Used when it is there (the tests say so when they are skipped):
 #   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
 #                        tests/peers/aimock; the tests fetch their packages with `npm ci`
@@ -13,6 +14,7 @@ cd "$(dirname "$0")/.."
 
 missing=()
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
+command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 if ((${#missing[@]})); then
   if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
     apt-get update -qq
@@ -38,3 +40,6 @@ fi
 # The integration tests start the built programs.
 step cargo build --workspace --bins --examples --locked
 step cargo test --workspace --locked "$@"
+# What matters most once more with ledger and views in PostgreSQL (the crates' own tests run on both).
+DEVMIND_TEST_STORE=postgres step cargo test -p devmind-tests --locked --test it -- \
+  story:: restart:: approvals:: tool_calls:: crash:: killed:: operator:: idempotency:: concurrency::

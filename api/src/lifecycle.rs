@@ -20,7 +20,7 @@ use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::protocol::CloseCode;
-use devmind_ledger::{Ledger, execute};
+use devmind_ledger::{Ledger, Place, execute};
 use devmind_projections::Views;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -129,19 +129,21 @@ impl Server {
         // The port first: a second server must fail before it writes anything.
         let listener = bind(config.address()?).await?;
         let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;
-        create_folder(&config.data)?;
-        refuse_lost_ledger(&config.data)?;
-        let ledger =
-            Ledger::open(&config.data.join(LEDGER_FILE)).await.map_err(|error| StartError::new(error.code(), error))?;
+        let (log_place, views_place) = config.places()?;
+        if matches!(log_place, Place::File(_)) {
+            create_folder(&config.data)?;
+            refuse_lost_ledger(&config.data)?;
+        }
+        let ledger = Ledger::open(&log_place).await.map_err(|error| StartError::new(error.code(), error))?;
         let epoch = start_node(&ledger, config).await?;
         let claim = Claim { node_id: config.node(), epoch };
-        let (views, runner) = Views::open(&config.data.join(VIEWS_FILE), ledger.reader().clone())
+        let (views, runner) = Views::open(&views_place, ledger.reader().clone())
             .await
             .map_err(|error| StartError::new(error.code(), error))?;
         let stop_projections = CancellationToken::new();
         let projections = tokio::spawn(runner.run(stop_projections.clone()));
         let app = Arc::new(App {
-            data: config.data.clone(),
+            views_place,
             ledger,
             views,
             claim,

@@ -7,9 +7,8 @@ use crate::model::Model;
 use crate::runs::ActiveRuns;
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
-use devmind_ledger::Ledger;
+use devmind_ledger::{Ledger, Place};
 use devmind_projections::Views;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -26,8 +25,8 @@ pub struct ModelPatience {
 
 /// One server process.
 pub struct App {
-    /// The folder of log and views.
-    pub data: PathBuf,
+    /// Where the views are kept.
+    pub views_place: Place,
     /// The log.
     pub ledger: Ledger,
     /// The read models.

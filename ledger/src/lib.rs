@@ -10,6 +10,7 @@
 //! key that was seen is remembered for ever; no row is changed or deleted.
 
 mod append;
+mod cache;
 pub mod cqrs;
 mod error;
 mod execute;

@@ -1,22 +1,45 @@
-//! The files of a ledger's folder.
+//! Where the ledger is: a folder with its files, or a database.
 
 use crate::failure::Failure;
-use devmind_ledger::LedgerReader;
-use std::path::{Path, PathBuf};
+use devmind_domain::ErrorCode;
+use devmind_ledger::{LedgerReader, Place, PostgresUrl};
+use std::path::PathBuf;
 
-/// Opens the log for reading.
-pub(crate) async fn open_ledger(data: &Path) -> Result<LedgerReader, Failure> {
-    LedgerReader::open(&data.join("ledger.sqlite")).await.map_err(|error| {
-        let failure = Failure::from(error);
-        if data.join("ledger.sqlite").exists() {
-            failure
-        } else {
-            failure.with_hint("name the ledger's folder with --data DIR or DEVMIND_DATA")
-        }
-    })
+/// What the command line names.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Folder(PathBuf),
+    Database(PostgresUrl),
 }
 
-/// The file of the views.
-pub(crate) fn views_file(data: &Path) -> PathBuf {
-    data.join("views.sqlite")
+impl Source {
+    /// A database's address counts before a folder.
+    pub fn new(data: PathBuf, database_url: Option<String>) -> Result<Self, Failure> {
+        let Some(url) = database_url else { return Ok(Self::Folder(data)) };
+        let url =
+            url.parse().map_err(|error| Failure::new(ErrorCode::ConfigInvalid, format!("DATABASE_URL: {error}")))?;
+        Ok(Self::Database(url))
+    }
+
+    /// Opens the log for reading.
+    pub async fn open_ledger(&self) -> Result<LedgerReader, Failure> {
+        let opened = match self {
+            Self::Folder(data) => LedgerReader::open(&data.join("ledger.sqlite")).await,
+            Self::Database(url) => LedgerReader::open(url).await,
+        };
+        opened.map_err(|error| match self {
+            Self::Folder(data) if !data.join("ledger.sqlite").exists() => {
+                Failure::from(error).with_hint("name the ledger's folder with --data DIR or DEVMIND_DATA")
+            }
+            Self::Folder(_) | Self::Database(_) => error.into(),
+        })
+    }
+
+    /// Where the views are.
+    pub fn views(&self) -> Place {
+        match self {
+            Self::Folder(data) => Place::File(data.join("views.sqlite")),
+            Self::Database(url) => Place::from(url),
+        }
+    }
 }

@@ -3,14 +3,13 @@
 use crate::Verdict;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, say};
-use crate::store::open_ledger;
+use crate::store::Source;
 use devmind_ledger::LedgerError;
 use devmind_ledger::verify::{Check, VerifyReport, verify};
 use serde_json::json;
-use std::path::Path;
 
-pub(crate) async fn run(data: &Path, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
+pub(crate) async fn run(data: &Source, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
     let verified = {
         let progress = Progress::new("verifying");
         verify(&reader, |done, total| progress.set(done, total)).await

@@ -42,6 +42,7 @@ fn arrows_between_the_crates_point_inwards() {
     let own: BTreeSet<&str> = direct.keys().copied().collect();
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("devmind-domain", &[][..]),
+        ("devmind-test-postgres", &[]),
         ("devmind-ledger", &["devmind-domain"]),
         ("devmind-projections", &["devmind-domain", "devmind-ledger"]),
         ("devmind-device", &["devmind-domain"]),

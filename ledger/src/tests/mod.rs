@@ -1,6 +1,7 @@
 //! Tests of the ledger over real files.
 
 mod append;
+mod cases;
 mod cqrs;
 mod doubt;
 mod execute;
@@ -9,6 +10,7 @@ mod idempotency;
 mod kill;
 mod open;
 mod read;
+mod restarts;
 mod shared;
 pub(crate) mod support;
 mod verify_file;
