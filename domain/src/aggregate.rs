@@ -80,5 +80,6 @@ mod tests {
         check::<crate::tool_call::ToolCall>();
         check::<crate::device::Device>();
         check::<crate::node::Node>();
+        check::<crate::redaction::Redaction>();
     }
 }

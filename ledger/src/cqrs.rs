@@ -7,8 +7,8 @@
 
 use crate::append::{Append, StreamAppend};
 use crate::error::{AppendError, LedgerError};
-use crate::load::load;
 use crate::ledger::Ledger;
+use crate::load::load;
 use cqrs_es::{Aggregate, AggregateContext, AggregateError, EventEnvelope, EventStore};
 use devmind_domain::Decider;
 use devmind_domain::event::{DecodeError, EventSet, Metadata, NewEvent, RecordedEvent, StreamId};
@@ -113,7 +113,7 @@ where
     Ok(EventEnvelope {
         aggregate_id: event.stream.aggregate_id.clone(),
         sequence: usize::try_from(event.sequence).unwrap_or(usize::MAX),
-        payload: <<A as Decider>::Event as EventSet>::decode(&event.event_type, event.event_version, &event.payload)?,
+        payload: <<A as Decider>::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content())?,
         metadata: flat(&event.metadata()?),
     })
 }

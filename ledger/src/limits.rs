@@ -11,8 +11,8 @@ pub const MAX_QUEUED_BYTES: usize = 64 << 20;
 pub const MAX_BATCH_COMMANDS: usize = 512;
 /// Bytes committed in one transaction, at most (a single larger command goes alone).
 pub const MAX_BATCH_BYTES: usize = 16 << 20;
-/// The writer waits for more commands for this part of what its last flush took: 1/7 is 14 %.
-pub const GATHER_DIVISOR: u32 = 7;
+/// How long the writer waits for more commands, at most, in percent of what the last batch took.
+pub const GATHER_PERCENT: u32 = 15;
 /// Bytes of one command, at most.
 pub const MAX_APPEND_BYTES: usize = 16 << 20;
 /// Events of one command, at most.

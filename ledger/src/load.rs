@@ -47,9 +47,8 @@ pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(Arc<A>
 
 /// An event of the aggregate.
 pub(crate) fn decode<A: Decider>(event: &RecordedEvent) -> Result<A::Event, LedgerError> {
-    <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.payload).map_err(|error| {
-        LedgerError::Undecodable { position: event.position, stream: event.stream.clone(), error }
-    })
+    <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content())
+        .map_err(|error| LedgerError::Undecodable { position: event.position, stream: event.stream.clone(), error })
 }
 
 /// Remembers a state whose events are durable; each time its stream has grown enough it is stored.

@@ -11,7 +11,7 @@ mod reply;
 
 use crate::append::{Appended, Head};
 use crate::error::{AppendError, LedgerError};
-use crate::limits::{CLOSE_WAIT, GATHER_DIVISOR, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, MAX_QUEUED_SNAPSHOTS};
+use crate::limits::{CLOSE_WAIT, GATHER_PERCENT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, MAX_QUEUED_SNAPSHOTS};
 use crate::reader::{Live, advance};
 use crate::ring::Ring;
 use crate::store::{Batch, Failure, HeadRow, ReadLog, Snapshot, WriteLog};
@@ -38,8 +38,8 @@ pub(crate) struct Writer {
     last_recorded_at: Timestamp,
     /// States that ride along with the next batch.
     snapshots: mpsc::Receiver<Snapshot>,
-    /// How long the last batch took to become durable.
-    last_flush: Duration,
+    /// How long the last batch took, and how many commands it answered.
+    last_batch: (Duration, usize),
 }
 
 /// What became of a batch.
@@ -63,8 +63,8 @@ impl Writer {
         let (sender, receiver) = watch::channel(head);
         let (keep, snapshots) = mpsc::channel(MAX_QUEUED_SNAPSHOTS);
         let live = Live { ring: Arc::clone(&ring), head: receiver, keep: Some(keep), sender: None };
-        let head = Arc::new(sender);
-        (Self { store, read, ring, head, last_recorded_at, snapshots, last_flush: Duration::ZERO }, live)
+        let (head, last_batch) = (Arc::new(sender), (Duration::ZERO, 0));
+        (Self { store, read, ring, head, last_recorded_at, snapshots, last_batch }, live)
     }
 
     /// The head that followers wait for, for whoever else can tell that it moved.
@@ -80,7 +80,8 @@ impl Writer {
                 received = queue.recv_many(&mut waiting, MAX_BATCH_COMMANDS) => if received == 0 { break },
                 () = stop.cancelled(), if !queue.is_closed() => queue.close(),
             }
-            gather(self.last_flush / GATHER_DIVISOR, &mut queue, &mut waiting).await;
+            Self::gather(self.last_batch, &mut queue, &mut waiting).await;
+            let (begun, count) = (Instant::now(), waiting.len());
             let mut commands = waiting.drain(..).peekable();
             while let Some(first) = commands.next() {
                 let mut bytes = first.bytes();
@@ -91,8 +92,28 @@ impl Writer {
                 }
                 self.commit(batch).await;
             }
+            drop(commands);
+            self.last_batch = (begun.elapsed(), count);
         }
         self.close().await;
+    }
+
+    /// Callers that were answered together come back one after the other: waiting a moment for the rest of
+    /// them makes one large batch of two small ones. A caller alone is not kept waiting.
+    async fn gather(
+        (took, callers): (Duration, usize),
+        queue: &mut mpsc::Receiver<Command>,
+        waiting: &mut Vec<Command>,
+    ) {
+        let until = Instant::now() + took * GATHER_PERCENT / 100;
+        while waiting.len() < callers.min(MAX_BATCH_COMMANDS) && Instant::now() < until {
+            match queue.try_recv() {
+                Ok(command) => waiting.push(command),
+                // A timer would sleep for a millisecond, often longer than the batch took.
+                Err(mpsc::error::TryRecvError::Empty) => tokio::task::yield_now().await,
+                Err(mpsc::error::TryRecvError::Disconnected) => return,
+            }
+        }
     }
 
     async fn close(self) {
@@ -154,11 +175,12 @@ impl Writer {
             let snapshots: Vec<_> = snapshots.into_values().collect();
             let planned =
                 Batch { events: &plan.events, keys: &keys, snapshots: &snapshots, from: plan.head, head: &head };
-            let began = Instant::now();
-            let stored = self.store.store(&planned).await;
-            self.last_flush = began.elapsed();
-            match stored {
-                Ok(()) => return Attempt::Done(plan, head),
+            pass(&plan.events, "before");
+            match self.store.store(&planned).await {
+                Ok(()) => {
+                    pass(&plan.events, "after");
+                    return Attempt::Done(plan, head);
+                }
                 Err(Failure::Moved) => {}
                 Err(Failure::AtCommit(error)) => return Attempt::InDoubt(error, plan, head),
                 Err(failure @ (Failure::Data(_) | Failure::Before(_))) => return Attempt::Failed(failure),
@@ -203,17 +225,9 @@ impl Writer {
     }
 }
 
-/// Lets those who are about to send come along: a flush costs the same for one command as for many.
-async fn gather(patience: Duration, queue: &mut mpsc::Receiver<Command>, waiting: &mut Vec<Command>) {
-    let began = Instant::now();
-    while waiting.len() < MAX_BATCH_COMMANDS && began.elapsed() < patience {
-        // Gives the callers' tasks their turn; a timer would be far too coarse.
-        tokio::task::yield_now().await;
-        while waiting.len() < MAX_BATCH_COMMANDS
-            && let Ok(command) = queue.try_recv()
-        {
-            waiting.push(command);
-        }
+fn pass(events: &[Arc<RecordedEvent>], when: &str) {
+    for event in events {
+        kill_point::at(|| format!("append {} {when}", event.event_type));
     }
 }
 

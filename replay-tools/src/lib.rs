@@ -1,14 +1,19 @@
 //! DevMind Ledger's operator tools, behind the binary `devmind-replay`.
 //!
-//! Everything here reads a ledger's files, also while a server writes them; nothing here can send a
+//! Everything here reads a ledger, also while a server writes it, but for `redact` and `import`, which need
+//! a file for themselves; nothing here can send a
 //! command to a device or a model, because nothing here links them. Data goes to stdout, everything
 //! else to stderr. Exit status: 0 ok, 1 refused or failed, 2 usage, 3 verification failed.
 
+mod attest;
+mod bundle;
 mod cli;
 mod failure;
 mod log;
 mod output;
+mod prove_once;
 mod rebuild;
+mod redact;
 mod store;
 mod timeline;
 mod verify;
@@ -20,6 +25,7 @@ use cli::Command;
 use failure::{Failure, report};
 use output::Output;
 use std::process::ExitCode;
+use store::Source;
 
 /// How a command ended that did what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +40,7 @@ pub(crate) enum Verdict {
 
 /// Runs the program.
 pub fn run(cli: Cli) -> ExitCode {
-    let Cli { data, json, completions, command } = cli;
+    let Cli { data, database_url, json, completions, command } = cli;
     if let Some(shell) = completions {
         clap_complete::generate(shell, &mut Cli::command(), "devmind-replay", &mut std::io::stdout());
         return ExitCode::SUCCESS;
@@ -45,6 +51,10 @@ pub fn run(cli: Cli) -> ExitCode {
         drop(Cli::command().write_long_help(&mut std::io::stderr()));
         return ExitCode::from(2);
     };
+    let data = match Source::new(data, database_url) {
+        Ok(data) => data,
+        Err(failure) => return report(&failure),
+    };
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return report(&Failure::internal(error)),
@@ -54,7 +64,15 @@ pub fn run(cli: Cli) -> ExitCode {
         match command {
             Command::Log(args) => log::run(&data, args, &mut output).await,
             Command::Timeline(args) => timeline::run(&data, args, &mut output).await,
-            Command::Verify => verify::run(&data, &mut output).await,
+            Command::Verify(args) => match &args.bundle {
+                Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &mut output),
+                None => verify::run(&data, args.key.as_deref(), &mut output).await,
+            },
+            Command::Export(args) => bundle::export(&data, args, &mut output).await,
+            Command::Import(args) => bundle::import(&data, args, &mut output).await,
+            Command::ProveOnce(args) => prove_once::run(&data, args, &mut output).await,
+            Command::Attest(args) => attest::run(&data, args, &mut output).await,
+            Command::Redact(args) => redact::run(&data, args, &mut output).await,
             Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
         }
     });

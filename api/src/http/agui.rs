@@ -153,7 +153,11 @@ fn decision(entry: &ResumeEntry) -> ApiResult<(InterruptId, bool)> {
 /// Stops the interrupted run whose approvals the client abandons: they are cancelled, not refused.
 async fn stop_waiting_run(app: &App, user: &UserId, conversation_id: &ConversationId) -> ApiResult<()> {
     let (conversation, _) = load::<Conversation>(app.ledger.reader(), conversation_id.as_str()).await?;
-    let run = conversation.latest.as_ref().and_then(|turn| turn.run.clone()).filter(|run| run.status == RunStatus::Interrupted);
+    let run = conversation
+        .latest
+        .as_ref()
+        .and_then(|turn| turn.run.clone())
+        .filter(|run| run.status == RunStatus::Interrupted);
     let Some(run) = run else { return Ok(()) };
     if let Some(row) = app.views.find_run(&run.run_id).await? {
         stop::stop(app, user, &row).await?;

@@ -1,7 +1,9 @@
 //! Tests of the ledger over real files.
 
 mod append;
+mod bundle;
 mod cache;
+mod cases;
 mod cqrs;
 mod doubt;
 mod execute;
@@ -11,6 +13,8 @@ mod kill;
 mod open;
 mod proofs;
 mod read;
+mod redact;
+mod restarts;
 mod shared;
 pub(crate) mod support;
 mod verify_file;

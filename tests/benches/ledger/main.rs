@@ -8,7 +8,7 @@
 //! The work is one command on the `device` aggregate, decided and stored as one event of about
 //! 600 bytes of payload, durably. The peers of the cqrs-es family run that very aggregate.
 //!
-//! PostgreSQL is the throw-away cluster of the tests, unless `BENCH_DATABASE_URL` names a server.
+//! PostgreSQL is a throw-away cluster like that of the tests, with its usual durable settings.
 
 mod disk;
 mod family;

@@ -27,7 +27,9 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
     let store = ledger.clone();
     let our_own = Callers {
         callers: CALLERS,
-        call: move |caller, n| ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), format!("{caller}/{n}")),
+        call: move |caller, n| {
+            ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), format!("{caller}/{n}"))
+        },
     };
     let framework = sqlite_es(&folder.path().join("sqlite-es.sqlite")).await;
     let peer = Callers {

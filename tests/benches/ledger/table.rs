@@ -52,7 +52,8 @@ impl Table {
     /// A ratio of two figures of ours that is to stay below a goal.
     pub fn at_most(&mut self, name: &str, late: f64, early: f64, unit: &'static str, goal: f64) {
         // Stored as "at least" of the inverse would print an inverse nobody can read.
-        let row = Row { name: name.to_owned(), value: late, unit, ratio: Some((format!("≤ {goal}"), late / early, -goal)) };
+        let row =
+            Row { name: name.to_owned(), value: late, unit, ratio: Some((format!("≤ {goal}"), late / early, -goal)) };
         self.push(row);
     }
 

@@ -323,6 +323,8 @@ impl WriteLog for PgWriter {
             match bounded(COMMIT_WAIT, self.fence_and_look(event_id)).await {
                 Ok(stored) => {
                     tracing::warn!(stored, "the commit in doubt is settled");
+                    #[cfg(test)]
+                    self.faults.note_settled(stored);
                     return Ok(stored);
                 }
                 Err(error) if Instant::now() < deadline => {
@@ -332,6 +334,23 @@ impl WriteLog for PgWriter {
                 }
                 Err(error) => return Err(format!("for {} s: {error}", DOUBT_WAIT.as_secs())),
             }
+        }
+    }
+
+    async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure> {
+        // What was there stays in a dead row until the database's VACUUM takes it.
+        // A stored state may hold it as well; it comes back from the events.
+        let sql = "WITH forgotten AS (DELETE FROM ledger.snapshots s USING ledger.events e \
+             WHERE e.partition = $2 AND e.position = $3 \
+             AND s.aggregate_type = e.aggregate_type AND s.aggregate_id = e.aggregate_id) \
+             UPDATE ledger.events SET payload = $1 WHERE partition = $2 AND position = $3";
+        let query = sqlx::query(sql).bind(marker).bind(partition()).bind(as_i64(position));
+        let place = self.place.clone();
+        let connection = self.connection().await.map_err(|error| before(&place, &error))?;
+        match query.execute(connection).await {
+            Ok(done) if done.rows_affected() == 1 => Ok(()),
+            Ok(_) => Err(Failure::Data(format!("there is no event {position}"))),
+            Err(error) => Err(of_store(&place, error)),
         }
     }
 
