@@ -29,7 +29,7 @@ async fn call_is(client: &Client, asked: &Asked, status: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_server_killed_between_dispatch_and_result_knows_after_its_restart_that_it_does_not_know_until_the_device_reports()
+async fn inv_b16_a_server_killed_between_dispatch_and_result_knows_after_its_restart_that_it_does_not_know_until_the_device_reports()
  {
     let (server, folder, traces) = (ServerProcess::start(&[]).await, workspace(), Traces::new());
     let ann = server.client("ann");
@@ -200,9 +200,8 @@ async fn the_file_of_a_killed_server_verifies_as_it_was_left() {
     let server = ServerProcess::start(&[]).await;
     server.client("ann").converse(&Question::new("add 1 and 2")).await;
     let killed = server.kill().await;
-    let folder = killed.data.path().to_str().unwrap().to_owned();
     for arguments in [&["verify"][..], &["rebuild", "--check"]] {
-        let finished = Process::run("devmind-replay", &[&["--data", &folder], arguments].concat(), &[]).await;
+        let finished = Process::replay(&killed.data, arguments).await;
         finished.assert_success();
     }
     killed.start().await.finish().await;
