@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 /// Where a ledger, or its views, are kept.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are a handful in a process")]
 pub enum Place {
     /// A SQLite file.
     File(PathBuf),
