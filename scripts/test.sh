@@ -4,10 +4,11 @@
 # Needed, and installed here on Debian when it is missing and we may:
 #   gcc, libc6-dev    the C compiler for the bundled SQLite and for ring
 #   postgresql        the tests start throw-away clusters of their own, as another user when root runs them
-# Used when it is there (the tests say so when they are skipped):
+# Used when it is there (the tests say so when they are skipped, and fail with DEVMIND_REQUIRE_PEERS=1):
 #   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
 #                        tests/peers/aimock; the tests fetch their packages with `npm ci`
-#   python3 with venv    schemathesis, which pip fetches (tests/peers/schemathesis) into target/
+#   python3 with venv    schemathesis and a device of another hand (tests/peers/schemathesis, device), whose
+#                        packages pip fetches into target/peers
 # Rust itself comes from rustup; rust-toolchain is whatever cargo the machine has, 1.90 or newer.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -2,6 +2,7 @@
 
 use crate::identity::{Caller, Identities, is_user_name};
 use crate::lifecycle::{LEDGER_FILE, VIEWS_FILE};
+use crate::limits::Limits;
 pub use crate::model::{ModelConfig, Provider};
 use devmind_domain::ErrorCode;
 use devmind_domain::event::Role;
@@ -45,6 +46,10 @@ pub struct ServerConfig {
     pub model_idle_ms: u64,
     /// How long a person may take to answer an approval (milliseconds); 0: for ever.
     pub approval_lifetime_ms: i64,
+    /// How much others may have of the process.
+    pub limits: Limits,
+    /// The file of the key that signs checkpoints; absent: one that is made in the data folder.
+    pub checkpoint_key: Option<PathBuf>,
 }
 
 /// A person with a token.
@@ -78,6 +83,8 @@ impl Default for ServerConfig {
             model_first_byte_ms: MODEL_FIRST_BYTE_MS,
             model_idle_ms: MODEL_IDLE_MS,
             approval_lifetime_ms: APPROVAL_LIFETIME_MS,
+            limits: Limits::default(),
+            checkpoint_key: None,
         }
     }
 }
@@ -155,6 +162,7 @@ impl ServerConfig {
             "model_first_byte_ms",
             "model_idle_ms",
             "approval_lifetime_ms",
+            "checkpoint_key",
         ];
         let config: Self = figment
             .merge(Env::prefixed("DEVMIND_").only(&own))
@@ -196,6 +204,9 @@ impl ServerConfig {
         }
         if self.model_first_byte_ms == 0 || self.model_idle_ms == 0 {
             return Err(ConfigError::invalid("model_first_byte_ms and model_idle_ms must not be 0"));
+        }
+        if let Some(problem) = self.limits.problem() {
+            return Err(ConfigError::invalid(problem));
         }
         if let Some(model) = &self.model {
             model.check()?;
@@ -301,6 +312,8 @@ mod tests {
             ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"\nrole = \"root\"", "root"),
             (&[user("ann", 'a', ""), user("bob", 'A', "")].concat(), "stands twice"),
             (&["listen = \"0.0.0.0:1\"\n".to_owned(), user("ann", 'a', "disabled = true")].concat(), "devmind token"),
+            ("[limits]\nconnections = 0", "limits.connections"),
+            ("[limits]\nconections = 1", "conections"),
             ("[model]\nbase_url = \"ftp://x\"\nname = \"m\"", "MODEL_BASE_URL"),
         ] {
             let error = load(text, Flags::default()).expect_err(text);

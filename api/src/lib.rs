@@ -5,6 +5,7 @@
 //! answer from the views. Rules live in `devmind-domain`.
 
 pub mod agui;
+mod checkpoints;
 pub mod cli;
 pub mod config;
 pub mod demo;
@@ -14,7 +15,9 @@ pub mod http;
 pub mod identity;
 pub mod ids;
 pub mod lifecycle;
+pub mod limits;
 pub mod model;
+pub mod places;
 pub mod runs;
 mod say;
 pub mod state;

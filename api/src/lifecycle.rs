@@ -2,14 +2,17 @@
 //!
 //! Start: bind, open the ledger, append `NodeStarted`, open the views, settle what an older start
 //! left running, then listen. Stop: no new work, runs end (each with its terminal event), sockets
-//! close, `NodeStopped`, files close. Every step has a deadline: an open stream must not hold the
+//! close, `NodeStopped`, a checkpoint of the last head, files close. Every step has a deadline: an open stream must not hold the
 //! process for ever.
 
+use crate::checkpoints;
 use crate::config::ServerConfig;
 use crate::device_gateway::{Closing, Gateway};
 use crate::error::ApiError;
-use crate::http::{OpenStreams, router};
+use crate::http::{MAX_OPEN_STREAMS, router};
+use crate::limits::millis;
 use crate::model::{self, Model};
+use crate::places::{Place, Places};
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
@@ -20,17 +23,16 @@ use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::protocol::CloseCode;
-use devmind_ledger::{Ledger, Place, execute};
+use devmind_ledger::{Ledger, execute};
 use devmind_projections::Views;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -40,16 +42,24 @@ pub const LEDGER_FILE: &str = "ledger.sqlite";
 /// Name of the views' file within the data folder.
 pub const VIEWS_FILE: &str = "views.sqlite";
 
-/// A request's head must be complete within this time; `axum::serve` has no such limit.
-const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Header lines of a request, at most.
 const MAX_HEADERS: usize = 64;
-const MAX_CONNECTIONS: usize = 1_024;
+/// Bytes of a request's head, at most.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+/// A peer that acknowledges nothing of what it was sent for this long is gone (milliseconds).
+#[cfg(target_os = "linux")]
+const TCP_USER_TIMEOUT_MS: u32 = 30_000;
 /// Runs and sockets may take this long to end when the process stops.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Where a request comes from.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The other end.
+    pub remote: SocketAddr,
+    /// Its place among the connections: a socket keeps it after the upgrade.
+    pub place: Arc<Place<IpAddr>>,
+}
 
 /// Why the server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -130,11 +140,13 @@ impl Server {
         let listener = bind(config.address()?).await?;
         let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;
         let (log_place, views_place) = config.places()?;
-        if matches!(log_place, Place::File(_)) {
-            create_folder(&config.data)?;
+        create_folder(&config.data)?;
+        if matches!(log_place, devmind_ledger::Place::File(_)) {
             refuse_lost_ledger(&config.data)?;
         }
         let ledger = Ledger::open(&log_place).await.map_err(|error| StartError::new(error.code(), error))?;
+        // Before anything is appended: a log that lost what was published must not go on from there.
+        let checkpoints = checkpoints::open(config, ledger.reader()).await?;
         let epoch = start_node(&ledger, config).await?;
         let claim = Claim { node_id: config.node(), epoch };
         let (views, runner) = Views::open(&views_place, ledger.reader().clone())
@@ -145,6 +157,7 @@ impl Server {
         let app = Arc::new(App {
             views_place,
             ledger,
+            checkpoints,
             views,
             claim,
             identities: config.identities(),
@@ -155,8 +168,9 @@ impl Server {
                 idle: Duration::from_millis(config.model_idle_ms),
             },
             approval_lifetime_ms: (config.approval_lifetime_ms > 0).then_some(config.approval_lifetime_ms),
-            gateway: Gateway::default(),
-            open_streams: OpenStreams::default(),
+            gateway: Gateway::new(&config.limits),
+            open_streams: Places::new(u32::MAX, MAX_OPEN_STREAMS),
+            limits: config.limits.clone(),
             runs: ActiveRuns::default(),
             run_tasks: TaskTracker::new(),
             socket_tasks: TaskTracker::new(),
@@ -189,6 +203,7 @@ impl Server {
         let connections = TaskTracker::new();
         let closing = CancellationToken::new();
         let expiry = tokio::spawn(expire_overdue_approvals(app.clone()));
+        let publishing = tokio::spawn(checkpoints::publish_as_the_log_grows(app.clone()));
         accept(&app, listener, &connections, &closing, &stop).await;
 
         app.stopping.cancel();
@@ -199,9 +214,13 @@ impl Server {
         if let Err(error) = expiry.await {
             tracing::error!(cause = %error, "the task that expires approvals failed");
         }
+        if let Err(error) = publishing.await {
+            tracing::error!(cause = %error, "the task that publishes checkpoints failed");
+        }
         drain("device sockets", &app.socket_tasks).await;
         drain("connections", &connections).await;
         stop_node(&app).await;
+        checkpoints::publish(&app).await;
         stop_projections.cancel();
         if let Err(error) = projections.await {
             tracing::error!(cause = %error, "the projections' task failed");
@@ -273,7 +292,8 @@ async fn accept(
     stop: &CancellationToken,
 ) {
     let router = router(app.clone());
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::new(app.limits.connections, app.limits.connections_per_address);
+    let head_within = millis(app.limits.head_within_ms);
     loop {
         let (stream, remote) = tokio::select! {
             () = stop.cancelled() => return,
@@ -287,26 +307,23 @@ async fn accept(
                 }
             },
         };
-        let Ok(permit) = permits.clone().try_acquire_owned() else {
+        let Some(place) = places.take(app.limits.counted(remote.ip())) else {
             tracing::warn!(peer = %remote, "too many connections");
             continue;
         };
-        let service = router.clone().layer(Extension(Peer(remote)));
-        let closing = closing.clone();
-        connections.spawn(async move {
-            serve_connection(stream, service, closing).await;
-            drop(permit);
-        });
+        let service = router.clone().layer(Extension(Peer { remote, place: Arc::new(place) }));
+        connections.spawn(serve_connection(stream, service, head_within, closing.clone()));
     }
 }
 
-async fn serve_connection(stream: TcpStream, service: axum::Router, closing: CancellationToken) {
-    // Small frames must not wait for each other (a 40 ms shoulder otherwise).
-    drop(stream.set_nodelay(true));
+async fn serve_connection(stream: TcpStream, service: axum::Router, head_within: Duration, closing: CancellationToken) {
+    tune(&stream);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_READ_TIMEOUT)
+        // `axum::serve` has no such limit.
+        .header_read_timeout(head_within)
         .max_headers(MAX_HEADERS)
+        .max_header_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
         .with_upgrades();
     tokio::pin!(connection);
@@ -319,5 +336,31 @@ async fn serve_connection(stream: TcpStream, service: axum::Router, closing: Can
     };
     if let Err(error) = ended {
         tracing::debug!(cause = %error, "a connection ended early");
+    }
+}
+
+/// A socket that cannot be tuned serves as it is.
+fn tune(stream: &TcpStream) {
+    // Small frames must not wait for each other (a 40 ms shoulder otherwise).
+    stream.set_nodelay(true).ok();
+    // Without it, what was sent into a dead network is tried again for a quarter of an hour (RFC 5482).
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(stream, TCP_USER_TIMEOUT_MS).ok();
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_served_connection_sends_small_frames_at_once_and_gives_up_on_a_dead_network() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        let (stream, _) = accepted.expect("a connection");
+        tune(&stream);
+        assert!(stream.nodelay().expect("an option"));
+        let timeout_ms = rustix::net::sockopt::tcp_user_timeout(&stream).expect("an option");
+        assert_eq!(timeout_ms, TCP_USER_TIMEOUT_MS);
     }
 }

@@ -1,12 +1,15 @@
 //! What the parts of one server process share.
 
 use crate::device_gateway::Gateway;
-use crate::http::OpenStreams;
 use crate::identity::Identities;
+use crate::limits::Limits;
 use crate::model::Model;
+use crate::places::Places;
 use crate::runs::ActiveRuns;
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
+use devmind_domain::ids::UserId;
+use devmind_ledger::proof::CheckpointRecord;
 use devmind_ledger::{Ledger, Place};
 use devmind_projections::Views;
 use std::sync::Arc;
@@ -29,6 +32,8 @@ pub struct App {
     pub views_place: Place,
     /// The log.
     pub ledger: Ledger,
+    /// Proofs about the log, and its signed heads.
+    pub checkpoints: CheckpointRecord,
     /// The read models.
     pub views: Views,
     /// This start of this process: what its runs and dispatches belong to.
@@ -45,8 +50,10 @@ pub struct App {
     pub approval_lifetime_ms: Option<i64>,
     /// Devices and their calls.
     pub gateway: Gateway,
-    /// Streams that are open to read runs again.
-    pub open_streams: OpenStreams,
+    /// How much others may have of it.
+    pub limits: Limits,
+    /// Streams that are open to read runs again: each holds a connection and a follower of the log.
+    pub open_streams: Places<UserId>,
     /// Runs under way.
     pub runs: ActiveRuns,
     /// Tasks that execute runs; a run outlives its request.

@@ -2,10 +2,11 @@
 
 use crate::call::Calls;
 use crate::clock;
-use crate::confirm::Confirm;
+use crate::confirm::{Confirm, Decider};
 use crate::connection::{self, Backoff, ConnectionStatus, Identity, Link, Server};
 use crate::error::DeviceError;
 use crate::journal::Journal;
+use crate::policy::Policy;
 use crate::state_dir::StateDir;
 use crate::tools::{self, LocalTool};
 use crate::workspace::Workspace;
@@ -19,6 +20,37 @@ use tokio_util::sync::CancellationToken;
 
 /// How often the journal forgets what has had its time.
 const CLEAN_EVERY: Duration = Duration::from_secs(3_600);
+
+/// How often it is looked whether the workspace is still where it was.
+const LOOK_AT_WORKSPACE_EVERY: Duration = Duration::from_secs(2);
+/// Clocks further apart than this (milliseconds) are worth a word: times in the record do not agree.
+const MAX_CLOCK_OFFSET_MS: i64 = 30_000;
+
+/// What may go wrong with a device besides its connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// How far the server's clock is ahead of this computer's (milliseconds), as far as is known.
+    pub clock_offset_ms: Option<i64>,
+    /// Whether the workspace's path leads somewhere else by now: calls are refused.
+    pub workspace_replaced: bool,
+}
+
+impl Health {
+    /// What its user should be told, that was not so before.
+    pub fn warnings_since(&self, before: &Self) -> Vec<String> {
+        let is_far = |health: &Self| health.clock_offset_ms.is_some_and(|ms| ms.abs() > MAX_CLOCK_OFFSET_MS);
+        let mut warnings = Vec::new();
+        if self.workspace_replaced && !before.workspace_replaced {
+            let what = "the workspace's folder was moved, replaced or removed; calls are refused until it is back";
+            warnings.push(what.to_owned());
+        }
+        if is_far(self) && !is_far(before) {
+            let seconds = self.clock_offset_ms.unwrap_or_default() / 1_000;
+            warnings.push(format!("this computer's clock and the server's are {seconds} s apart; set the wrong one"));
+        }
+        warnings
+    }
+}
 
 /// What a device is started with.
 #[derive(Clone)]
@@ -61,7 +93,8 @@ impl DeviceOptions {
 pub struct Device {
     link: Arc<Link>,
     status: watch::Sender<ConnectionStatus>,
-    workspace: PathBuf,
+    health: watch::Sender<Health>,
+    workspace: Arc<Workspace>,
 }
 
 /// Judges a workspace without starting a device: its path with links resolved.
@@ -73,6 +106,14 @@ pub fn checked_workspace(path: &Path) -> Result<PathBuf, DeviceError> {
 }
 
 impl Device {
+    /// Judges what can be judged without touching anything.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID`.
+    pub fn check(options: &DeviceOptions) -> Result<(), DeviceError> {
+        Server::parse(&options.server, options.allow_plain_http).map(drop)
+    }
+
     /// Opens workspace, state folder and journal. Calls that an earlier start left open are settled
     /// here, and will be reported.
     ///
@@ -81,14 +122,21 @@ impl Device {
     /// `DEVICE_JOURNAL_FAILED`, `LEDGER_SCHEMA_NEWER`.
     pub async fn open(options: DeviceOptions, confirm: Arc<dyn Confirm>) -> Result<Self, DeviceError> {
         let server = Server::parse(&options.server, options.allow_plain_http)?;
-        let workspace = Workspace::open(&options.workspace)?;
-        let path = workspace.path().to_owned();
+        let workspace = Arc::new(Workspace::open(&options.workspace)?);
         let state = StateDir::open(&options.state_dir)?;
         let device_id = state.device_id(options.device_id)?;
         let instance_id = uuid::Uuid::now_v7().to_string();
         let journal = Arc::new(Journal::open(state, &instance_id).await?);
-        let calls = Calls::new(device_id.clone(), options.tools, Arc::new(workspace), journal.clone(), confirm);
+        let decider = Decider {
+            policy: Policy::of(&options.state_dir),
+            workspace: workspace.path().to_owned(),
+            person: confirm,
+            journal: journal.clone(),
+        };
+        let confirm = Arc::new(decider);
+        let calls = Calls::new(device_id.clone(), options.tools, workspace.clone(), journal.clone(), confirm);
         install_crypto();
+        let health = watch::Sender::new(Health::default());
         let link = Link {
             server,
             identity: options.identity,
@@ -97,9 +145,10 @@ impl Device {
             instance_id,
             journal,
             calls,
+            health: health.clone(),
         };
         let status = watch::Sender::new(ConnectionStatus::Connecting);
-        Ok(Self { link: Arc::new(link), status, workspace: path })
+        Ok(Self { link: Arc::new(link), status, health, workspace })
     }
 
     /// Its id, kept across starts.
@@ -109,7 +158,12 @@ impl Device {
 
     /// Its workspace, links resolved.
     pub fn workspace(&self) -> &Path {
-        &self.workspace
+        self.workspace.path()
+    }
+
+    /// What goes wrong with it besides its connection, as it changes.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
     }
 
     /// How it stands with its server, as it changes.
@@ -123,7 +177,7 @@ impl Device {
     /// # Errors
     /// When the server says that connecting again cannot help; the code says why.
     pub async fn run(self, cancel: CancellationToken) -> Result<(), DeviceError> {
-        let Self { link, status, .. } = self;
+        let Self { link, status, health, workspace } = self;
         let hang_up = CancellationToken::new();
         let connection = {
             let (link, hang_up, status) = (link.clone(), hang_up.clone(), status.clone());
@@ -131,6 +185,7 @@ impl Device {
         };
         let mut connection = tokio::spawn(connection);
         let mut cleaning = tokio::time::interval(CLEAN_EVERY);
+        let mut looking = tokio::time::interval(LOOK_AT_WORKSPACE_EVERY);
         let ended = loop {
             tokio::select! {
                 () = cancel.cancelled() => {
@@ -141,6 +196,10 @@ impl Device {
                 ended = &mut connection => {
                     link.calls.stop().await;
                     break ended;
+                }
+                _ = looking.tick() => {
+                    let replaced = !workspace.is_in_place();
+                    health.send_if_modified(|health| std::mem::replace(&mut health.workspace_replaced, replaced) != replaced);
                 }
                 _ = cleaning.tick() => {
                     if let Err(error) = link.journal.clean(clock::now()).await {

@@ -17,13 +17,16 @@ mod device;
 mod error;
 pub mod journal;
 pub mod path_policy;
+pub mod policy;
+pub mod sandbox;
 mod state_dir;
+mod status_file;
 pub mod text;
 pub mod tools;
 pub mod workspace;
 
 pub use confirm::{Answer, Confirm, ConfirmationRequest, Fixed, Terminal};
 pub use connection::{Backoff, ConnectionStatus, Identity};
-pub use device::{Device, DeviceOptions, checked_workspace};
+pub use device::{Device, DeviceOptions, Health, checked_workspace};
 pub use error::DeviceError;
 pub use state_dir::StateDir;

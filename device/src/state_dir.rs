@@ -10,12 +10,41 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const LOCK_FILE: &str = "lock";
 const DEVICE_ID_FILE: &str = "device-id";
 const JOURNAL_FILE: &str = "journal.sqlite";
+/// How often a taken lock is tried again, and how long between.
+const LOCK_TRIES: u32 = 3;
+const BETWEEN_LOCK_TRIES: Duration = Duration::from_millis(20);
 /// Characters of a device's id, at most.
 const MAX_DEVICE_ID_CHARS: usize = 64;
+
+/// Where the journal of a state folder lies.
+pub(crate) fn journal_file(folder: &Path) -> PathBuf {
+    folder.join(JOURNAL_FILE)
+}
+
+/// Whether a device program is running with this folder.
+pub(crate) fn is_in_use(folder: &Path) -> bool {
+    let Ok(lock) = File::open(folder.join(LOCK_FILE)) else { return false };
+    matches!(fs4::FileExt::try_lock_shared(&lock), Err(fs4::TryLockError::WouldBlock))
+}
+
+/// Makes the folder, for its user alone.
+///
+/// # Errors
+/// `CONFIG_INVALID` when it cannot be used.
+pub(crate) fn make_state_folder(path: &Path) -> Result<(), DeviceError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| unusable(path, &error))?;
+    make_private(path)
+}
+
+fn unusable(path: &Path, error: &io::Error) -> DeviceError {
+    let message = format!("the state folder {} cannot be used: {error}", path.display());
+    DeviceError::new(ErrorCode::ConfigInvalid, message).with_hint("name a folder that you may write to with --state")
+}
 
 /// A state folder, locked.
 #[derive(Debug)]
@@ -31,19 +60,20 @@ impl StateDir {
     /// # Errors
     /// `STATE_LOCKED` when another process has it; `CONFIG_INVALID` when it cannot be used.
     pub fn open(path: &Path) -> Result<Self, DeviceError> {
-        let unusable = |error: io::Error| {
-            DeviceError::new(
-                ErrorCode::ConfigInvalid,
-                format!("the state folder {} cannot be used: {error}", path.display()),
-            )
-            .with_hint("name a folder that you may write to with --state")
-        };
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
-        make_private(path)?;
+        make_state_folder(path)?;
+        let unusable = |error: io::Error| unusable(path, &error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let lock = options.open(path.join(LOCK_FILE)).map_err(unusable)?;
-        match fs4::FileExt::try_lock(&lock) {
+        let mut locked = fs4::FileExt::try_lock(&lock);
+        for _ in 0..LOCK_TRIES {
+            // Somebody may only be looking whether a device is running.
+            if matches!(locked, Err(fs4::TryLockError::WouldBlock)) {
+                std::thread::sleep(BETWEEN_LOCK_TRIES);
+                locked = fs4::FileExt::try_lock(&lock);
+            }
+        }
+        match locked {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(fs4::TryLockError::WouldBlock) => Err(DeviceError::new(
                 ErrorCode::StateLocked,
@@ -53,9 +83,14 @@ impl StateDir {
         }
     }
 
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where the journal lies.
     pub fn journal_file(&self) -> PathBuf {
-        self.path.join(JOURNAL_FILE)
+        journal_file(&self.path)
     }
 
     /// Bytes that may still be written to its disk.
@@ -121,13 +156,24 @@ fn make_private(path: &Path) -> Result<(), DeviceError> {
 }
 
 /// A crash leaves the whole file or none.
-fn write_durably(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_durably(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
+    replace(file, text, true)?;
+    File::open(folder)?.sync_all()
+}
+
+/// A reader sees the whole file, old or new; a crash may lose it.
+pub(crate) fn write_private(file: &Path, text: &str) -> io::Result<()> {
+    replace(file, text, false)
+}
+
+fn replace(file: &Path, text: &str, durably: bool) -> io::Result<()> {
     let fresh = file.with_extension("new");
     let mut writing = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
     writing.write_all(text.as_bytes())?;
-    writing.sync_all()?;
-    fs::rename(&fresh, file)?;
-    File::open(folder)?.sync_all()
+    if durably {
+        writing.sync_all()?;
+    }
+    fs::rename(&fresh, file)
 }
 
 #[cfg(test)]

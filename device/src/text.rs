@@ -65,6 +65,11 @@ pub fn whole_characters(text: &str, max_bytes: usize) -> &str {
     &text[..end]
 }
 
+/// The text from the character on that the byte at `from` belongs to.
+pub fn whole_characters_from(text: &str, from: usize) -> &str {
+    &text[whole_characters(text, from).len()..]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

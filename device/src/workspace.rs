@@ -65,6 +65,16 @@ impl Workspace {
         &self.path
     }
 
+    /// Whether its path still leads to the folder that is held open. Somebody who moves another folder
+    /// there means that one; the device must be started again for it.
+    pub fn is_in_place(&self) -> bool {
+        use cap_std::fs::MetadataExt as _;
+        use std::os::unix::fs::MetadataExt as _;
+        let held = self.root.dir_metadata();
+        let there = std::fs::metadata(&self.path);
+        held.is_ok_and(|held| there.is_ok_and(|there| (held.dev(), held.ino()) == (there.dev(), there.ino())))
+    }
+
     pub(crate) fn root(&self) -> &Dir {
         &self.root
     }
@@ -73,6 +83,29 @@ impl Workspace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_opened_in_a_workspace_that_was_moved_replaced_or_removed() {
+        let folder = tempfile::tempdir().expect("folder");
+        let (ws, away) = (folder.path().join("ws"), folder.path().join("away"));
+        std::fs::create_dir(&ws).expect("folder");
+        std::fs::write(ws.join("a"), "x").expect("file");
+        let workspace = Workspace::open(&ws).expect("workspace");
+        let codes = || {
+            let file = workspace.open_file("a").err().map(|denied| denied.code);
+            (workspace.is_in_place(), file, workspace.open_folder(".").err().map(|denied| denied.code))
+        };
+        let gone = (false, Some(ErrorCode::WorkspaceReplaced), Some(ErrorCode::WorkspaceReplaced));
+        assert_eq!(codes(), (true, None, None));
+        std::fs::rename(&ws, &away).expect("moved");
+        assert_eq!(codes(), gone, "moved");
+        std::fs::create_dir(&ws).expect("folder");
+        std::fs::write(ws.join("a"), "another's").expect("file");
+        assert_eq!(codes(), gone, "replaced");
+        std::fs::remove_dir_all(&ws).expect("removed");
+        std::os::unix::fs::symlink(&away, &ws).expect("link");
+        assert_eq!(codes(), (true, None, None), "a link to the same folder is that folder");
+    }
 
     fn code(path: &Path, home: &Path) -> Option<ErrorCode> {
         Workspace::open_apart_from(path, Some(home)).err().map(|error| error.code())

@@ -5,79 +5,10 @@
 mod support;
 
 use serde_json::json;
-use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Output;
+use support::process::{Folders, program};
 use support::{FakeServer, read_request};
-use tokio::process::{Child, Command};
-
-/// An example of this package, beside the folder of the test itself. `cargo test` builds it; a run
-/// of this one file alone may not have.
-fn example(name: &str) -> PathBuf {
-    let deps = std::env::current_exe().unwrap();
-    let profile = deps.parent().and_then(Path::parent).unwrap();
-    let example = profile.join("examples").join(name);
-    if !example.exists() {
-        let mut cargo = std::process::Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--package", env!("CARGO_PKG_NAME"), "--example", name]);
-        cargo.arg("--target-dir").arg(profile.parent().unwrap());
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "the example builds");
-    }
-    example
-}
-
-fn program() -> Command {
-    clean(Command::new(env!("CARGO_BIN_EXE_devmind-device")))
-}
-
-/// Nothing of the tester's own settings, and no child outlives the test.
-fn clean(mut command: Command) -> Command {
-    for name in ["SERVER", "WORKSPACE", "STATE", "USER", "TOKEN"] {
-        command.env_remove(format!("DEVMIND_{name}"));
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    command
-}
-
-struct Folders {
-    folder: tempfile::TempDir,
-}
-
-impl Folders {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir(folder.path().join("ws")).unwrap();
-        std::fs::write(folder.path().join("ws/README.md"), "hello\n").unwrap();
-        Self { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn device_id(&self) -> String {
-        std::fs::read_to_string(self.path("state/device-id")).unwrap()
-    }
-
-    fn start(&self, command: Command, server: &str) -> Child {
-        let mut command = command;
-        command.current_dir(self.folder.path()).arg("--server").arg(server);
-        command.arg("--workspace").arg(self.path("ws")).arg("--state").arg(self.path("state"));
-        command.spawn().unwrap()
-    }
-
-    fn slow_reader(&self) -> Command {
-        let mut command = clean(Command::new(example("slow_read_device")));
-        command
-            .arg("--yes")
-            .env("DEVMIND_TEST_WITNESS", self.path("witness"))
-            .env("DEVMIND_TEST_EXECUTING", self.path("executing"))
-            .env("DEVMIND_TEST_GO_ON", self.path("go-on"));
-        command
-    }
-}
+use tokio::process::Command;
 
 async fn told(mut command: Command) -> (Option<i32>, String) {
     let Output { status, stderr, .. } = command.output().await.unwrap();

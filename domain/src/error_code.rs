@@ -39,6 +39,7 @@ error_codes! {
     ValidationFailed = "VALIDATION_FAILED", 422, false, "correct the named field";
     MalformedJson = "MALFORMED_JSON", 400, false, "send one JSON object with Content-Type: application/json";
     BodyTooLarge = "BODY_TOO_LARGE", 413, false, "send a smaller body";
+    RequestTimeout = "REQUEST_TIMEOUT", 408, true, "send the whole body in one go";
     NotFound = "NOT_FOUND", 404, false, "check the id or the path";
     MethodNotAllowed = "METHOD_NOT_ALLOWED", 405, false, "use the method that the README names for this path";
     Unauthenticated = "UNAUTHENTICATED", 401, false, "say who you are: X-Dev-User: NAME in development mode";
@@ -128,6 +129,10 @@ error_codes! {
     DeviceBusy = "DEVICE_BUSY", 503, true, "the device has too much to do; try again";
     DeviceJournalFull = "DEVICE_JOURNAL_FULL", 503, true, "free disk space on the device";
     DeviceJournalFailed = "DEVICE_JOURNAL_FAILED", 503, false, "restart the device program: its journal could not be written";
+
+    WorkspaceReplaced = "WORKSPACE_REPLACED", 409, false, "the workspace's folder was moved, replaced or removed: start the device program again";
+    AnsweredTooSoon = "ANSWERED_TOO_SOON", 409, true, "read the question first, then answer";
+    QuestionClosed = "QUESTION_CLOSED", 409, false, "the question is no longer open: it was answered, taken back, or its time is over";
 
     // The device channel.
     TicketInvalid = "TICKET_INVALID", 401, false, "ask for a new ticket: it is unknown, used or expired";

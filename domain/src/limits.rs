@@ -27,8 +27,11 @@ pub const MAX_PARTIAL_TEXT_JSON_BYTES: usize = 4 << 20;
 pub const MAX_LISTED_CONVERSATIONS: u32 = 100;
 /// Bytes of one event's payload, at most.
 pub const MAX_PAYLOAD_BYTES: usize = 8 << 20;
-/// Bytes of an HTTP request's body, at most.
-pub const MAX_BODY_BYTES: usize = 1 << 20;
+/// Bytes of an HTTP request's body, at most …
+pub const MAX_BODY_BYTES: usize = 64 << 10;
+/// … where it holds a question, whose characters JSON may write with twelve bytes each, or the messages
+/// of a client's whole thread.
+pub const MAX_QUESTION_BODY_BYTES: usize = 1 << 20;
 /// Nesting of JSON from outside, at most.
 pub const MAX_JSON_DEPTH: usize = 32;
 
@@ -63,7 +66,7 @@ pub const APPROVAL_LIFETIME_MS: i64 = 86_400_000;
 /// A ticket's life (milliseconds).
 pub const TICKET_TTL_MS: i64 = 60_000;
 /// Tickets a user may ask for in a minute.
-pub const TICKETS_PER_MINUTE: usize = 10;
+pub const TICKETS_PER_MINUTE: u32 = 10;
 /// Unused tickets a device's stream remembers, at most; the oldest are forgotten (and refused).
 pub const MAX_OPEN_TICKETS: usize = 5;
 
@@ -119,6 +122,27 @@ pub const MAX_LISTED_FILES: usize = 500;
 pub const MAX_SCANNED_ENTRIES: usize = 10_000;
 /// Time for one listing (milliseconds).
 pub const LIST_BUDGET_MS: u64 = 2_000;
+/// Names or matches that one search answers with, at most.
+pub const MAX_SEARCH_RESULTS: usize = 500;
+/// Directory entries looked at for one search, at most.
+pub const MAX_SEARCHED_ENTRIES: usize = 100_000;
+/// Files whose text one search looks into, at most.
+pub const MAX_SEARCHED_FILES: usize = 20_000;
+/// Bytes of a file whose text is searched, at most; larger ones are counted and passed over.
+pub const MAX_SEARCHED_FILE_BYTES: u64 = 4 << 20;
+/// Bytes of texts that one search looks into, at most.
+pub const MAX_SEARCHED_BYTES: u64 = 256 << 20;
+/// Time for one search (milliseconds): less than a tool may run, so that what was found is answered.
+pub const SEARCH_BUDGET_MS: u64 = 8_000;
+/// Characters of a search pattern, at most.
+pub const MAX_PATTERN_CHARS: usize = 1_000;
+/// Lines before and after a match that are answered with it, at most.
+pub const MAX_CONTEXT_LINES: u64 = 5;
+/// Bytes of one line in a search's answer, at most.
+pub const MAX_MATCHED_LINE_BYTES: usize = 400;
+/// Bytes of text in a search's answer, at most.
+pub const MAX_SEARCH_ANSWER_BYTES: usize = 262_144;
+const _: () = assert!(SEARCH_BUDGET_MS < TOOL_EXECUTION_MS);
 /// Bytes of one file read, at most.
 pub const MAX_READ_BYTES: u64 = 262_144;
 /// Bytes of a path, at most.

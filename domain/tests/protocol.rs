@@ -17,7 +17,7 @@ fn device_frames() -> Vec<Value> {
             "error": {"code": "IO_ERROR", "message": "disk"}, "started_at": "2026-11-29T22:04:51.123456Z",
             "finished_at": "2026-11-29T22:04:51.131000Z"}),
         json!({"type": "tool.call.refused", "tool_call_id": "g:c", "attempt_no": 1, "code": "DEVICE_BUSY"}),
-        json!({"type": "heartbeat", "time": "2026-11-29T22:04:51.123456Z"}),
+        json!({"type": "heartbeat", "time": "2026-11-29T22:04:51.123456Z", "answers": "2026-11-29T22:04:51.123455Z"}),
         json!({"type": "protocol.error", "code": "PROTOCOL_ERROR", "message": "no such type", "about_event_id": "e"}),
     ]
 }
@@ -31,11 +31,12 @@ fn server_frames() -> Vec<Value> {
         json!({"type": "tool.call.request", "tool_call_id": "g:c", "run_id": "r", "attempt_no": 1,
             "tool_name": "workspace.read_file", "tool_version": "1", "arguments_json": "{\"path\":\"a\"}", "call_hash": "h",
             "requires_confirmation": true, "execution_timeout_ms": 10000, "ttl_ms": 105000,
+            "expires_at": "2026-11-29T22:06:36.123456Z",
             "call_created_at": "2026-11-29T22:04:51.123456Z", "device_id": "d", "conversation_title": "t"}),
         json!({"type": "tool.call.ack", "tool_call_id": "g:c", "disposition": "stored"}),
         json!({"type": "tool.call.nack", "tool_call_id": "g:c", "code": "RESULT_TOO_LARGE", "permanent": true}),
         json!({"type": "tool.call.cancel", "tool_call_id": "g:c", "attempt_no": 1, "reason": "RUN_CANCELLED"}),
-        json!({"type": "heartbeat", "time": "2026-11-29T22:04:51.123456Z"}),
+        json!({"type": "heartbeat", "time": "2026-11-29T22:04:51.123456Z", "answers": "2026-11-29T22:04:51.123455Z"}),
         json!({"type": "protocol.error", "code": "PROTOCOL_ERROR", "message": "no such type", "about_event_id": "e"}),
     ]
 }
@@ -80,13 +81,16 @@ fn every_frame_of_the_device_is_written_as_the_specification_says() {
     let result = "tool.call.result";
     let optional = ["output", "output_sha256", "output_discarded", "error", "started_at", "finished_at"];
     let mut optional: Vec<_> = optional.map(|key| (result, key)).to_vec();
-    optional.push(("protocol.error", "about_event_id"));
+    optional.extend([("heartbeat", "answers"), ("protocol.error", "about_event_id")]);
     check::<DeviceFrame>(&device_frames(), &optional);
 }
 
 #[test]
 fn every_frame_of_the_server_is_written_as_the_specification_says() {
-    check::<ServerFrame>(&server_frames(), &[("protocol.error", "about_event_id")]);
+    check::<ServerFrame>(
+        &server_frames(),
+        &[("tool.call.request", "expires_at"), ("heartbeat", "answers"), ("protocol.error", "about_event_id")],
+    );
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn every_word_of_a_field_with_a_fixed_set_is_the_specifications() {
 #[test]
 fn close_codes_are_the_specifications_and_only_two_keep_a_device_off() {
     let numbers: Vec<u16> = CloseCode::ALL.iter().map(|code| code.as_u16()).collect();
-    assert_eq!(numbers, [1001, 1009, 1012, 1013, 4400, 4401, 4403, 4408, 4409, 4429]);
+    assert_eq!(numbers, [1001, 1003, 1009, 1012, 1013, 4400, 4401, 4403, 4408, 4409, 4429]);
     for code in CloseCode::ALL {
         assert_eq!(CloseCode::from_u16(code.as_u16()), Some(code));
     }

@@ -20,6 +20,7 @@ mod ledger;
 mod limits;
 mod merkle;
 mod place;
+pub mod proof;
 mod reader;
 mod ring;
 mod store;

@@ -8,6 +8,7 @@ use crate::limits::MAX_PAGE_EVENTS;
 use crate::place::Place;
 use crate::ring::Ring;
 use crate::store::{ReadLog, StoredEvent, postgres, sqlite};
+use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
 use std::sync::Arc;
@@ -182,6 +183,26 @@ impl LedgerReader {
             events.extend(self.events(page)?);
         }
         Ok(Some((row.request_hash, events)))
+    }
+
+    /// The recorded leaf hashes after a position, in order: at most `limit`, fewer at the end of the log
+    /// or before a hole in it.
+    pub(crate) async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<Hash>, LedgerError> {
+        let mut leaves: Vec<Hash> = Vec::new();
+        loop {
+            let (at, left) = (after + leaves.len() as u64, limit - leaves.len() as u64);
+            let rows = match left {
+                0 => Vec::new(),
+                _ => {
+                    self.0.store.leaf_hashes(at, left).await.map_err(|error| self.error("read leaf hashes", &error))?
+                }
+            };
+            let before = leaves.len();
+            leaves.extend((at + 1..).zip(rows).map_while(|(expected, (at, leaf))| (at == expected).then_some(leaf)));
+            if leaves.len() == before {
+                return Ok(leaves);
+            }
+        }
     }
 
     /// Batches in order from `after`, waiting at the head for more.

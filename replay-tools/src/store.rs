@@ -1,45 +1,49 @@
-//! Where the ledger is: a folder with its files, or a database.
+//! Where the ledger is: a folder with its files, or a database beside the folder with its checkpoints.
 
 use crate::failure::Failure;
 use devmind_domain::ErrorCode;
 use devmind_ledger::{LedgerReader, Place, PostgresUrl};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What the command line names.
 #[derive(Debug)]
-pub(crate) enum Source {
-    Folder(PathBuf),
-    Database(PostgresUrl),
+pub(crate) struct Source {
+    folder: PathBuf,
+    database: Option<PostgresUrl>,
 }
 
 impl Source {
-    /// A database's address counts before a folder.
-    pub fn new(data: PathBuf, database_url: Option<String>) -> Result<Self, Failure> {
-        let Some(url) = database_url else { return Ok(Self::Folder(data)) };
-        let url =
-            url.parse().map_err(|error| Failure::new(ErrorCode::ConfigInvalid, format!("DATABASE_URL: {error}")))?;
-        Ok(Self::Database(url))
+    pub fn new(folder: PathBuf, database_url: Option<String>) -> Result<Self, Failure> {
+        let database = database_url.map(|url| url.parse()).transpose();
+        let database = database
+            .map_err(|error: String| Failure::new(ErrorCode::ConfigInvalid, format!("DATABASE_URL: {error}")))?;
+        Ok(Self { folder, database })
+    }
+
+    /// The folder of what is published of the log, and of its files where no database is named.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Opens the log for reading.
     pub async fn open_ledger(&self) -> Result<LedgerReader, Failure> {
-        let opened = match self {
-            Self::Folder(data) => LedgerReader::open(&data.join("ledger.sqlite")).await,
-            Self::Database(url) => LedgerReader::open(url).await,
+        let Some(url) = &self.database else {
+            let file = self.folder.join("ledger.sqlite");
+            return LedgerReader::open(&file).await.map_err(|error| match file.exists() {
+                true => error.into(),
+                false => Failure::from(error).with_hint(
+                    "name the ledger's folder with --data DIR or DEVMIND_DATA, or its database with DATABASE_URL",
+                ),
+            });
         };
-        opened.map_err(|error| match self {
-            Self::Folder(data) if !data.join("ledger.sqlite").exists() => {
-                Failure::from(error).with_hint("name the ledger's folder with --data DIR or DEVMIND_DATA")
-            }
-            Self::Folder(_) | Self::Database(_) => error.into(),
-        })
+        Ok(LedgerReader::open(url).await?)
     }
 
     /// Where the views are.
     pub fn views(&self) -> Place {
-        match self {
-            Self::Folder(data) => Place::File(data.join("views.sqlite")),
-            Self::Database(url) => Place::from(url),
+        match &self.database {
+            None => Place::File(self.folder.join("views.sqlite")),
+            Some(url) => Place::from(url),
         }
     }
 }

@@ -4,15 +4,27 @@ use crate::Verdict;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, say};
 use crate::store::Source;
+use devmind_domain::ErrorCode;
 use devmind_ledger::LedgerError;
-use devmind_ledger::verify::{Check, VerifyReport, verify};
+use devmind_ledger::proof::{read_checkpoints, read_public_key};
+use devmind_ledger::verify::{Check, Published, VerifyReport, verify};
 use serde_json::json;
 
-pub(crate) async fn run(data: &Source, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = data.open_ledger().await?;
+pub(crate) async fn run(source: &Source, output: &mut Output) -> Result<Verdict, Failure> {
+    let (reader, data) = (source.open_ledger().await?, source.folder());
+    let checkpoints = read_checkpoints(data).map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let key = match read_public_key(data) {
+        Ok(key) => Some(key),
+        Err(error) if error.missing => None,
+        Err(error) => return Err(Failure::new(ErrorCode::ConfigInvalid, error.to_string())),
+    };
+    if key.is_none() && !checkpoints.is_empty() {
+        say("there is no public key beside the ledger: the signatures of its checkpoints are not checked");
+    }
     let verified = {
         let progress = Progress::new("verifying");
-        verify(&reader, |done, total| progress.set(done, total)).await
+        let published = Published { key: key.as_ref(), checkpoints: &checkpoints };
+        verify(&reader, published, |done, total| progress.set(done, total)).await
     };
     let report = match verified {
         Ok(report) => report,
@@ -24,9 +36,11 @@ pub(crate) async fn run(data: &Source, output: &mut Output) -> Result<Verdict, F
         Err(error) => return Err(error.into()),
     };
     if output.is_json() {
-        print_json(&report, reader.ledger_id(), output)?;
+        print_json(&report, reader.ledger_id(), checkpoints.len(), output)?;
     } else {
         print_text(&report, output)?;
+        let signed = key.map(|key| format!(", signed by the key {}", key.fingerprint())).unwrap_or_default();
+        output.line(format_args!("compared with {} checkpoints{signed}", checkpoints.len()))?;
     }
     output.finish()?;
     if report.is_sound() {
@@ -58,7 +72,7 @@ fn print_text(report: &VerifyReport, output: &mut Output) -> Result<(), Failure>
     output.line(format_args!("position {}, root {}", report.position, hex::encode(report.root)))
 }
 
-fn print_json(report: &VerifyReport, ledger_id: &str, output: &mut Output) -> Result<(), Failure> {
+fn print_json(report: &VerifyReport, ledger_id: &str, checkpoints: usize, output: &mut Output) -> Result<(), Failure> {
     let findings: Vec<_> = report
         .findings
         .iter()
@@ -70,6 +84,7 @@ fn print_json(report: &VerifyReport, ledger_id: &str, output: &mut Output) -> Re
         "ledger_id": ledger_id,
         "position": report.position,
         "root": hex::encode(report.root),
+        "checkpoints": checkpoints,
         "sound": report.is_sound(),
         "checks": Check::ALL.iter().map(|check| check.as_str()).collect::<Vec<_>>(),
         "findings": findings,

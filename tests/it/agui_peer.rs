@@ -2,7 +2,7 @@
 //! server: no violation of the protocol. Needs node 20 or later and npm; says so when it is skipped.
 
 use devmind_device::Fixed;
-use devmind_tests::node::peer;
+use devmind_tests::peers;
 use devmind_tests::wait::within_deadline;
 use devmind_tests::{ModelEndpoint, Reply, TestDevice, TestServer, workspace};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ async fn drive(folder: &Path, server: &TestServer, arguments: &[&str]) -> Value 
 
 #[tokio::test]
 async fn the_real_client_finds_no_violation() {
-    let Some(peer) = peer("agui").await else { return };
+    let Some(peer) = peers::node("agui").await else { return };
     let (server, files) = (TestServer::start().await, workspace());
     let device = TestDevice::start(&server, "ann", files.path(), Arc::new(Fixed(true))).await;
     let on_device = json!({ "device_id": device.id }).to_string();
@@ -67,7 +67,7 @@ async fn the_real_client_finds_no_violation() {
 
 #[tokio::test]
 async fn the_real_client_finds_no_violation_when_it_aborts_or_the_model_fails() {
-    let Some(peer) = peer("agui").await else { return };
+    let Some(peer) = peers::node("agui").await else { return };
     let endpoint = ModelEndpoint::start([
         Reply::stream().text("half an answer").hold(),
         Reply::stream().text("half").cut(),
@@ -87,7 +87,7 @@ async fn the_real_client_finds_no_violation_when_it_aborts_or_the_model_fails() 
 
 #[tokio::test]
 async fn the_real_client_finds_no_violation_when_an_approval_is_given_or_refused() {
-    let Some(peer) = peer("agui").await else { return };
+    let Some(peer) = peers::node("agui").await else { return };
     let server = TestServer::start().await;
     for (flag, result) in [("--approve", "The demo text is:"), ("--deny", "APPROVAL_REJECTED")] {
         let arguments = [
@@ -114,7 +114,7 @@ async fn the_real_client_finds_no_violation_when_an_approval_is_given_or_refused
 
 #[tokio::test]
 async fn the_real_client_finds_no_violation_when_it_goes_on_after_it_left() {
-    let Some(peer) = peer("agui").await else { return };
+    let Some(peer) = peers::node("agui").await else { return };
     let endpoint = ModelEndpoint::start([
         Reply::stream().text("half of ").hold(),
         Reply::stream().text("I will add.").call(0, "a", "add", r#"{"a":1,"b":2}"#).call(0, "a", "", "").calls(),

@@ -1,7 +1,7 @@
 //! Requests that cannot be answered: each gets a status, a stable code and what to do, and leaves
 //! nothing behind.
 
-use devmind_domain::limits::{MAX_BODY_BYTES, MAX_CONTENT_CHARS};
+use devmind_domain::limits::{MAX_BODY_BYTES, MAX_CONTENT_CHARS, MAX_QUESTION_BODY_BYTES};
 use devmind_tests::{Question, TestServer};
 use serde_json::json;
 
@@ -141,8 +141,10 @@ async fn a_field_that_cannot_be_used_is_named() {
 async fn a_body_over_the_limit_is_413_and_one_of_many_bytes_below_it_is_asked() {
     let server = TestServer::start().await;
     let ann = server.client("ann");
-    let body = json!({ "content": "x".repeat(MAX_BODY_BYTES), "idempotency_key": "k" });
+    let body = json!({ "content": "x".repeat(MAX_QUESTION_BODY_BYTES), "idempotency_key": "k" });
     assert_eq!(ann.post("/api/turns", &body).await.refused(), (413, "BODY_TOO_LARGE"));
+    let body = json!({ "run_id": "x".repeat(MAX_BODY_BYTES) });
+    assert_eq!(ann.post("/api/runs/stop", &body).await.refused(), (413, "BODY_TOO_LARGE"));
     // Characters are counted, not bytes.
     let (asked, _) = ann.converse(&Question::new(&"汉".repeat(MAX_CONTENT_CHARS))).await;
     let title = ann.get("/api/conversations").await.ok()[0]["title"].as_str().unwrap().to_owned();

@@ -3,8 +3,6 @@
 
 use devmind_api::lifecycle::VIEWS_FILE;
 use devmind_tests::{Data, DeviceProcess, Process, Question, ServerProcess, workspace};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, Executor};
 use std::path::Path;
 
 fn text(path: &Path) -> &str {
@@ -12,12 +10,6 @@ fn text(path: &Path) -> &str {
 }
 
 /// Runs SQL on a file, and leaves it without a write-ahead log beside it.
-async fn sql(file: &Path, statements: &str) {
-    let mut connection = SqliteConnectOptions::new().filename(file).create_if_missing(true).connect().await.unwrap();
-    connection.execute(statements).await.unwrap();
-    connection.close().await.unwrap();
-}
-
 /// A ledger with something in it, written by a server that has stopped in order.
 async fn used_ledger() -> Data {
     let server = ServerProcess::on_sqlite().await;
@@ -73,13 +65,13 @@ async fn a_file_that_is_no_ledger_or_a_damaged_one_is_refused_and_left_as_it_is(
     refused_and_untouched(&garbage, "LEDGER_CORRUPT").await;
 
     let foreign = Data::sqlite();
-    sql(&foreign.ledger_file(), "CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('mine')").await;
+    foreign.change_ledger("CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('mine')").await;
     refused_and_untouched(&foreign, "LEDGER_CORRUPT").await;
 
     let tampered = used_ledger().await;
     let change = "DROP TRIGGER events_no_update;
         UPDATE events SET payload = '{}' WHERE position = (SELECT max(position) FROM events)";
-    sql(&tampered.ledger_file(), change).await;
+    tampered.change_ledger(change).await;
     refused_and_untouched(&tampered, "LEDGER_CORRUPT").await;
     let finished = Process::run("devmind-replay", &["--data", text(tampered.path()), "verify"], &[]).await;
     finished.assert_no_panic();
@@ -96,7 +88,7 @@ async fn a_ledger_of_a_newer_program_is_refused_and_left_as_it_is() {
     let data = used_ledger().await;
     let newer = "INSERT INTO _sqlx_migrations (version, description, installed_on, success, checksum, execution_time)
         SELECT 99999999999999, 'of tomorrow', installed_on, success, checksum, execution_time FROM _sqlx_migrations LIMIT 1";
-    sql(&data.ledger_file(), newer).await;
+    data.change_ledger(newer).await;
     refused_and_untouched(&data, "LEDGER_SCHEMA_NEWER").await;
     let finished = Process::run("devmind-replay", &["--data", text(data.path()), "verify"], &[]).await;
     finished.assert_refused("LEDGER_SCHEMA_NEWER");

@@ -4,7 +4,7 @@
 
 use devmind_api::config::{ModelConfig, Provider};
 use devmind_tests::model::API_KEY;
-use devmind_tests::node::peer;
+use devmind_tests::peers;
 use devmind_tests::sse::interrupts;
 use devmind_tests::wait::within_deadline;
 use devmind_tests::{Question, TestServer, agui};
@@ -55,7 +55,7 @@ impl Mock {
 
 #[tokio::test]
 async fn a_model_server_that_is_not_ours_is_driven_through_tools_an_approval_and_a_cut_stream() {
-    let Some(folder) = peer("aimock").await else { return };
+    let Some(folder) = peers::node("aimock").await else { return };
     let mock = Mock::start(&folder).await;
     for provider in [Provider::Openai, Provider::Anthropic] {
         let server = TestServer::start_with(|config| config.model = Some(mock.speaking(provider))).await;

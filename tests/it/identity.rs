@@ -27,6 +27,8 @@ fn asker(server: &TestServer, who: &str) -> Client {
 /// What belongs to ann.
 struct Anns {
     answered: Asked,
+    /// The position of an event of it.
+    position: u64,
     tool_call_id: String,
     waiting: Asked,
     interrupt_id: String,
@@ -39,10 +41,13 @@ impl Anns {
     async fn make(ann: &Client) -> Self {
         let (answered, _) = ann.converse(&Question::new("add 1 and 2")).await;
         let call = ann.tool_call(&answered).await;
+        let path = format!("/api/ledger/events?conversation_id={}&limit=1", answered.conversation_id);
+        let position = ann.get(&path).await.ok()["events"][0]["position"].as_u64().unwrap();
         let (waiting, events) = ann.converse(&Question::new("the demo text, please")).await;
         Self {
             tool_call_id: call["tool_call_id"].as_str().unwrap().to_owned(),
             answered,
+            position,
             waiting,
             interrupt_id: interrupts(&events).remove(0),
             to_run: ann.ask(&Question::new("to run")).await,
@@ -66,7 +71,7 @@ const FORBIDDEN: (u16, &str) = (403, "FORBIDDEN");
 const OK: (u16, &str) = (200, "");
 
 fn cases(own: &Anns) -> Vec<Case> {
-    let Anns { answered, tool_call_id, waiting, interrupt_id, to_run, to_stop, to_delete } = own;
+    let Anns { answered, position, tool_call_id, waiting, interrupt_id, to_run, to_stop, to_delete } = own;
     let conversation = &answered.conversation_id;
     // What is ann's: the owner, and those who may read everything.
     let read = |route, query: String| Case { route, query, body: None, expect: [NOBODY, OK, FORBIDDEN, OK, OK] };
@@ -101,6 +106,14 @@ fn cases(own: &Anns) -> Vec<Case> {
         list("get /api/ledger/events"),
         read("get /api/ledger/events", format!("conversation_id={conversation}")),
         read("get /api/ledger/events", format!("run_id={}", answered.run_id)),
+        list("get /api/ledger/checkpoint"),
+        Case { query: "from=1".to_owned(), ..list("get /api/ledger/consistency") },
+        read("get /api/ledger/proof", format!("position={position}")),
+        // The start of the server is nobody's in particular, and for those who read everything.
+        Case {
+            expect: [NOBODY, OK, FORBIDDEN, OK, FORBIDDEN],
+            ..read("get /api/ledger/proof", "position=1".to_owned())
+        },
         make("post /api/turns", json!({ "content": "hello", "idempotency_key": key })),
         change(
             "post /api/turns",
@@ -123,6 +136,14 @@ fn cases(own: &Anns) -> Vec<Case> {
             }),
         ),
         make("post /api/desktop/connection-ticket", json!({ "device_id": "laptop" })),
+        Case {
+            // The run has no device: an outcome, as a model would get it.
+            expect: [NOBODY, READ_ONLY, FORBIDDEN, FORBIDDEN, (200, "DESKTOP_DEVICE_NOT_SELECTED")],
+            ..change(
+                "post /api/desktop/dev/tool-calls",
+                json!({ "run_id": answered.run_id, "tool_name": "workspace.list_files", "arguments": {} }),
+            )
+        },
         open("get /api/desktop/ws", (400, "PROTOCOL_ERROR")),
         open("get /healthz", OK),
         open("get /readyz", OK),
@@ -219,6 +240,7 @@ async fn what_an_auditor_or_an_operator_reads_of_others_is_in_the_ledger_and_wha
     assert_eq!(reads(&server.log().all().await), [], "nobody has read what belongs to others");
 
     let conversation = asked.conversation_id.clone();
+    let position = server.log().of("TurnPrepared").await[0].position;
     for (path, what) in [
         ("/api/conversations?user_id=ann".to_owned(), "conversations"),
         (format!("/api/turns?conversation_id={conversation}"), "turns"),
@@ -227,6 +249,7 @@ async fn what_an_auditor_or_an_operator_reads_of_others_is_in_the_ledger_and_wha
         (format!("/api/tool-calls?tool_call_id={call_id}"), "tool_calls"),
         (format!("/api/runs/events?run_id={}", asked.run_id), "run_events"),
         (format!("/api/ledger/events?run_id={}", asked.run_id), "ledger_events"),
+        (format!("/api/ledger/proof?position={position}"), "ledger_proof"),
     ] {
         for (client, by, role) in [(&auditor, "carol", "auditor"), (&operator, "olga", "operator")] {
             let before = server.log().head().await;
@@ -243,7 +266,7 @@ async fn what_an_auditor_or_an_operator_reads_of_others_is_in_the_ledger_and_wha
     assert_eq!((read.payload["by"].as_str(), read.stream_id.starts_with("ann/")), (Some("carol"), true), "{read}");
     // The owner sees who read, where the log is read.
     let page = ann.get(&format!("/api/ledger/events?conversation_id={conversation}&type=ConversationRead")).await.ok();
-    assert_eq!(page["events"].as_array().unwrap().len(), 14);
+    assert_eq!(page["events"].as_array().unwrap().len(), 16);
     device.close().await;
     server.finish().await;
 }

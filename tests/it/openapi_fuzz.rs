@@ -1,15 +1,13 @@
 //! schemathesis (from PyPI, `tests/peers/schemathesis`) against the running server: what the description
-//! allows, its borders and what lies beyond them, with every answer held against the description. Needs
-//! python3 with venv; says so when it is skipped.
+//! allows, its borders and what lies beyond them, with every answer held against the description.
 
 use devmind_api::config::TokenUser;
 use devmind_domain::canonical::sha256_hex;
 use devmind_tests::contract::description;
+use devmind_tests::peers;
 use devmind_tests::sse::interrupts;
 use devmind_tests::{Question, RawDevice, TestServer, new_id};
 use serde_json::{Value, json};
-use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -17,39 +15,6 @@ use tokio::process::Command;
 /// schemathesis ends within this time, or it is a finding too.
 const TIME: Duration = Duration::from_secs(300);
 const TOKEN: &str = "the-token-of-the-fuzzer";
-
-fn peer() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/schemathesis")
-}
-
-/// The program, installed in `target` where it is not yet, or `None`, said loudly.
-#[allow(clippy::explicit_write, reason = "a macro's output would be captured with the test's")]
-async fn schemathesis() -> Option<PathBuf> {
-    let skipped = |why: &str| {
-        writeln!(std::io::stderr(), "SKIPPED: schemathesis needs python3 with venv: {why}").unwrap();
-        None
-    };
-    let test = std::env::current_exe().unwrap();
-    let venv = test.ancestors().nth(3).expect("target/<profile>/deps/<test>").join("schemathesis");
-    let requirements = std::fs::read_to_string(peer().join("requirements.txt")).unwrap();
-    let stamp = venv.join("installed.txt");
-    let program = venv.join("bin/schemathesis");
-    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == requirements) {
-        return Some(program);
-    }
-    let make = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv).output().await;
-    match make {
-        Err(error) => return skipped(&error.to_string()),
-        Ok(made) if !made.status.success() => return skipped(&String::from_utf8_lossy(&made.stderr)),
-        Ok(_) => {}
-    }
-    let mut install = Command::new(venv.join("bin/python"));
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", "requirements.txt"]);
-    let installed = install.current_dir(peer()).output().await.expect("pip runs");
-    assert!(installed.status.success(), "pip: {}", String::from_utf8_lossy(&installed.stderr));
-    std::fs::write(stamp, requirements).unwrap();
-    Some(program)
-}
 
 /// The description with one good request for each operation, about things that are there; and a run
 /// that has ended.
@@ -72,6 +37,10 @@ async fn with_examples(server: &TestServer) -> (Value, String) {
     parameter("/api/tool-calls", "run_id", &answered.run_id);
     parameter("/api/runs/events", "run_id", &answered.run_id);
     parameter("/api/ledger/events", "conversation_id", &answered.conversation_id);
+    let position = ann.get(&format!("/api/ledger/events?conversation_id={}", answered.conversation_id)).await.ok();
+    let position = position["events"][0]["position"].to_string();
+    parameter("/api/ledger/proof", "position", &position);
+    parameter("/api/ledger/consistency", "from", "1");
     let mut body = |path: &str, value: Value| {
         description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"] = value;
     };
@@ -94,12 +63,16 @@ async fn with_examples(server: &TestServer) -> (Value, String) {
     body("/api/conversations/rename", json!({ "conversation_id": answered.conversation_id, "title": "fuzzed" }));
     body("/api/conversations/delete", json!({ "conversation_id": to_delete.conversation_id }));
     body("/api/desktop/connection-ticket", json!({ "device_id": "laptop" }));
+    body(
+        "/api/desktop/dev/tool-calls",
+        json!({ "run_id": answered.run_id, "tool_name": "workspace.list_files", "arguments": {} }),
+    );
     (description, answered.run_id)
 }
 
 #[tokio::test]
 async fn nothing_that_is_sent_gets_an_answer_that_the_description_does_not_allow() {
-    let Some(program) = schemathesis().await else { return };
+    let Some(python) = peers::python("schemathesis").await else { return };
     let server = TestServer::start().await;
     let (description, ended_run) = with_examples(&server).await;
     // With tokens alone, so that a request with a wrong identity can be told from one with a right one.
@@ -112,8 +85,8 @@ async fn nothing_that_is_sent_gets_an_answer_that_the_description_does_not_allow
     let folder = tempfile::tempdir().unwrap();
     let schema = folder.path().join("openapi.json");
     std::fs::write(&schema, description.to_string()).unwrap();
-    let mut command = Command::new(program);
-    command.arg("--config-file").arg(peer().join("schemathesis.toml")).arg("run").arg(&schema);
+    let mut command = Command::new(python.program("schemathesis"));
+    command.arg("--config-file").arg(python.folder.join("schemathesis.toml")).arg("run").arg(&schema);
     command.args(["--url", &server.url(), "--header", &format!("Authorization: Bearer {TOKEN}"), "--no-color"]);
     command.args(["--phases", "examples,coverage,fuzzing", "--warnings", "off"]);
     command.current_dir(folder.path()).stdin(Stdio::null()).kill_on_drop(true).env("ENDED_RUN", ended_run);

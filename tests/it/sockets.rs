@@ -178,8 +178,7 @@ async fn a_journal_that_went_back_in_time_is_refused() {
 
 #[tokio::test]
 async fn a_socket_that_never_registers_is_closed() {
-    // The one test that waits for a limit of the product itself, ten seconds, beside the others.
-    let server = TestServer::start().await;
+    let server = TestServer::start_with(|config| config.limits.register_within_ms = 100).await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let mut socket = device.open(&ann).await;
     assert_eq!(socket.close_code().await, PROTOCOL);
@@ -192,7 +191,7 @@ async fn many_sockets_opened_at_once_leave_one_that_counts() {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     // No more than a device's stream remembers tickets.
-    let count = devmind_domain::limits::MAX_OPEN_TICKETS.min(TICKETS_PER_MINUTE);
+    let count = devmind_domain::limits::MAX_OPEN_TICKETS.min(TICKETS_PER_MINUTE as usize);
     let mut tickets = Vec::new();
     for _ in 0..count {
         tickets.push(device.ticket(&ann).await);

@@ -31,7 +31,7 @@ async fn a_ticket_opens_one_socket_and_is_refused_the_second_time() {
 
 #[tokio::test]
 async fn a_ticket_presented_many_times_at_once_opens_one_socket() {
-    let server = TestServer::start().await;
+    let server = TestServer::start_with(|config| config.limits.pending_sockets_per_address = 12).await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let ticket = device.ticket(&ann).await;
     let outcomes = join_all((0..12).map(|_| async {

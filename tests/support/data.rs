@@ -3,10 +3,12 @@
 
 use crate::log::Log;
 use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
-use devmind_ledger::{LedgerReader, Place, verify::verify};
+use devmind_ledger::verify::{Published, verify};
+use devmind_ledger::{LedgerReader, Place};
 use devmind_test_postgres::{Cluster, Database};
 use sqlx::postgres::PgConnection;
-use sqlx::{Connection, Executor};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -104,6 +106,18 @@ impl Data {
         }
     }
 
+    /// Changes the log's file behind the server's back.
+    pub async fn change_ledger(&self, statements: &str) {
+        let mut connection = SqliteConnectOptions::new()
+            .filename(self.ledger_file())
+            .create_if_missing(true)
+            .connect()
+            .await
+            .expect("the log's file opens");
+        connection.execute(statements).await.expect("statements that SQLite takes");
+        connection.close().await.expect("closed");
+    }
+
     /// The log, read from where it is kept, whoever writes it.
     pub async fn log(&self) -> Log {
         Log(LedgerReader::open(self.ledger_place()).await.expect("the log opens"))
@@ -117,7 +131,7 @@ impl Data {
 
 /// Fails unless the log verifies and the views equal their rebuild.
 pub async fn check(views: &Place, reader: &LedgerReader) {
-    let report = verify(reader, |_, _| {}).await.expect("the log can be verified");
+    let report = verify(reader, Published::default(), |_, _| {}).await.expect("the log can be verified");
     assert!(report.is_sound(), "the log does not verify: {:#?}", report.findings);
     let report = devmind_projections::check(views, reader, |_, _| {}).await.expect("the views can be checked");
     assert!(report.is_equal(), "the views differ from what the log gives:\n{report}");

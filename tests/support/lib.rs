@@ -15,7 +15,7 @@ pub mod device;
 pub mod dialect;
 pub mod log;
 pub mod model;
-pub mod node;
+pub mod peers;
 pub mod process;
 pub mod raw_device;
 pub mod scripted;

@@ -87,7 +87,7 @@ impl Process {
                 command.env_remove(variable);
             }
         }
-        command.envs(environment.iter().copied()).env("NO_COLOR", "1");
+        command.envs(environment.iter().copied()).env("NO_COLOR", "1").env("XDG_CONFIG_HOME", folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{name} starts: {error}"));
         let (sender, output) = watch::channel(Output { open: 2, ..Output::default() });
@@ -356,6 +356,8 @@ impl DeviceProcess {
             ("DEVMIND_TEST_WITNESS", files[0].as_str()),
             ("DEVMIND_TEST_EXECUTING", files[1].as_str()),
             ("DEVMIND_TEST_GO_ON", files[2].as_str()),
+            // Its traces lie outside the device's folders.
+            ("DEVMIND_SANDBOX", "off"),
         ];
         Self { process: Process::start("slow_read_device", &arguments, &environment), state }
     }

@@ -9,12 +9,12 @@ use devmind_domain::tool_call::Target;
 use devmind_domain::tools::catalogue;
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use std::net::SocketAddr;
-use tokio::net::TcpStream;
+use std::net::{IpAddr, SocketAddr};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async, connect_async};
 
 /// Who a hand-written device says it is.
 #[derive(Clone, Debug)]
@@ -108,6 +108,13 @@ impl RawDevice {
     }
 }
 
+/// A connection from another address of this machine.
+pub async fn connect_from(local: IpAddr, address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind((local, 0).into()).expect("a local address");
+    within_deadline("a connection", socket.connect(address)).await.expect("a connection")
+}
+
 /// A ticket for a device of the client's user.
 pub async fn ticket_for(client: &Client, device_id: &str) -> String {
     let body = client.post(TICKET_PATH, &json!({ "device_id": device_id })).await.ok();
@@ -160,6 +167,25 @@ impl RawSocket {
         let connected = within_deadline("the upgrade", connect_async(request)).await;
         let (socket, _) = connected.expect("the upgrade is accepted");
         Self { socket, sequence: 1, connection_id: String::new() }
+    }
+
+    /// The same from another local address.
+    pub async fn open_from(local: IpAddr, request: Request) -> Self {
+        let address = request.uri().authority().expect("an address").as_str().parse().expect("an address");
+        let stream = connect_from(local, address).await;
+        let connected = within_deadline("the upgrade", client_async(request, MaybeTlsStream::Plain(stream))).await;
+        let (socket, _) = connected.expect("the upgrade is accepted");
+        Self { socket, sequence: 1, connection_id: String::new() }
+    }
+
+    /// Sends any message, as long as the server takes it.
+    pub async fn send_message(&mut self, message: Message) -> bool {
+        within_deadline("a message leaves", self.socket.send(message)).await.is_ok()
+    }
+
+    /// The next message, whatever it is.
+    pub async fn next_message(&mut self) -> Option<Message> {
+        within_deadline("a message", self.socket.next()).await?.ok()
     }
 
     /// Sends a frame with its number and an id.

@@ -103,6 +103,19 @@ impl TestServer {
         Log(self.app().ledger.reader().clone())
     }
 
+    /// Lets the log refuse every event of which this SQL condition on `NEW` holds, until
+    /// [`Self::ledger_takes_all`].
+    pub async fn ledger_refuses(&self, condition: &str) {
+        let refuse = "BEGIN SELECT RAISE(ABORT, 'refused by a test'); END";
+        let trigger = format!("CREATE TRIGGER refused_by_a_test BEFORE INSERT ON events WHEN {condition} {refuse}");
+        self.data.change_ledger(&trigger).await;
+    }
+
+    /// Ends [`Self::ledger_refuses`].
+    pub async fn ledger_takes_all(&self) {
+        self.data.change_ledger("DROP TRIGGER refused_by_a_test").await;
+    }
+
     /// Stops in order; the end of the process must be the last event, and the log must verify.
     pub async fn stop(mut self) -> Stopped {
         self.stop_and_check().await;

@@ -6,7 +6,7 @@ use crate::config::ServerConfig;
 use crate::error::ApiError;
 use crate::lifecycle::StartError;
 use crate::state::App;
-use devmind_ledger::verify::verify;
+use devmind_ledger::verify::{Published, verify};
 use devmind_projections::{ToolCallQuery, TurnRow};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -64,14 +64,16 @@ pub(super) async fn show(app: &App, runs: &[Asked], ended: &Ended) -> Result<boo
 }
 
 async fn check_log(app: &App) -> Result<bool, StartError> {
-    let report = verify(app.ledger.reader(), |_, _| {}).await.map_err(|error| failed(error.code(), error))?;
+    let report = verify(app.ledger.reader(), Published::default(), |_, _| {})
+        .await
+        .map_err(|error| failed(error.code(), error))?;
     for finding in &report.findings {
         crate::say!("    {finding}");
     }
     let what = format!(
         "the log verifies: {} events, gapless order, every hash, Merkle root {}",
         report.position,
-        hex(&report.root)
+        hex::encode(report.root)
     );
     Ok(check(report.is_sound(), &what))
 }
@@ -93,10 +95,6 @@ async fn check_views(app: &App) -> Result<bool, StartError> {
 fn check(held: bool, what: &str) -> bool {
     crate::say!("  {} {what}", if held { "ok    " } else { "FAILED" });
     held
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn heading(text: &str) {

@@ -1,8 +1,8 @@
-//! Calling a device's tool: dispatch, wait, and tell the truth about what is known.
+//! Calling a device's tool: the shell around [`ServerCall`].
 //!
-//! Order: enter as a waiter → append request and dispatch → read the state again → send. The wait
-//! ends with the recorded result, a refusal, a lost socket (`RESULT_UNKNOWN`), a time-out, or a
-//! stop. Nothing is ever sent again by itself.
+//! In which order a call is recorded, read, sent, waited for and taken back is decided by the machine
+//! (`devmind_domain::device_channel::server_call`); here its effects are performed on the ledger, the
+//! socket and the clock. Nothing is ever sent again by itself.
 
 use super::Gateway;
 use super::connections::Connection;
@@ -11,6 +11,7 @@ use crate::ids::now;
 use crate::runs::{StopReason, StopSignal};
 use devmind_domain::canonical::canonical_json;
 use devmind_domain::conversation::Claim;
+use devmind_domain::device_channel::server_call::{Effect, End, Input, ServerCall, Stands};
 use devmind_domain::event::{AggregateType, Metadata, StreamId};
 use devmind_domain::ids::{RunId, ToolCallId};
 use devmind_domain::limits::{TOOL_TTL_MS, TOOL_WAIT_MS};
@@ -18,10 +19,14 @@ use devmind_domain::protocol::{CallRequest, ServerFrame};
 use devmind_domain::tool_call::*;
 use devmind_domain::tools::{ToolOutcome, catalogue};
 use devmind_domain::{ErrorCode, Timestamp};
-use devmind_ledger::{ExecuteError, Ledger, execute, load};
+use devmind_ledger::{ExecuteError, Executed, Ledger, execute, load};
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// After a read that failed, the call is read again after this time.
+const READ_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// What a call needs to know of the run that makes it.
 pub struct CallContext {
@@ -69,6 +74,8 @@ impl Gateway {
             device_id: connection.device_id.clone(),
             tool_call_id: id.clone(),
         };
+        let requested_at = call.requested_at().await?;
+        // Entered before the dispatch is appended: no result can slip between.
         let (waiter, joins) = self.waiters.enter(key);
         let dispatch = Dispatch {
             run_id: context.run_id.clone(),
@@ -79,17 +86,23 @@ impl Gateway {
             wait_ms: TOOL_WAIT_MS,
             ttl_ms: TOOL_TTL_MS,
             attempt_is_live: joins,
-            age_ms: call.age_ms().await?,
+            age_ms: requested_at.map_or(0, |at| now().millis_since(at)),
             request,
         };
-        match call.command(ToolCallCommand::Dispatch(Box::new(dispatch))).await {
-            Ok(_) => call.send_and_wait(&connection, waiter, joins).await,
-            // Another hash under one id, another device: the model gets the code.
-            Err(ExecuteError::Refused(error)) => {
-                Ok(CallEnd::Outcome(ToolOutcome::failure(error.code(), error.to_string())))
-            }
-            Err(error) => Err(error),
-        }
+        let (machine, effects) = ServerCall::begin(joins);
+        let caller = Caller {
+            call,
+            connection: &connection,
+            waiter,
+            dispatch: Some(dispatch),
+            requested_at,
+            state: ToolCall::default(),
+            stopped: None,
+            failed: None,
+            waiting_since: Instant::now(),
+            pause: None,
+        };
+        caller.make(machine, effects).await
     }
 
     /// The socket the call can go to.
@@ -111,10 +124,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn command(&self, command: ToolCallCommand) -> Result<ToolCall, CallError> {
-        execute::<ToolCall>(self.ledger, self.id.as_str(), &self.context.metadata, command, None)
-            .await
-            .map(|done| done.state)
+    async fn command(&self, command: ToolCallCommand) -> Result<Executed<ToolCall>, CallError> {
+        execute::<ToolCall>(self.ledger, self.id.as_str(), &self.context.metadata, command, None).await
     }
 
     async fn state(&self) -> Result<ToolCall, CallError> {
@@ -130,10 +141,6 @@ impl Call<'_> {
         Ok(events.first().map(|event| event.recorded_at))
     }
 
-    async fn age_ms(&self) -> Result<i64, CallError> {
-        Ok(self.requested_at().await?.map_or(0, |at| now().millis_since(at)))
-    }
-
     async fn refuse(&self, request: ToolCallRequested, code: ErrorCode) -> Result<CallEnd, CallError> {
         let decided = ToolCallDecided {
             stage: "device".to_owned(),
@@ -145,54 +152,21 @@ impl Call<'_> {
         Ok(CallEnd::Outcome(ToolOutcome::failure(code, code.help())))
     }
 
-    async fn send_and_wait(
+    /// The request as a frame; `None` for a tool that the catalogue does not have, which is never
+    /// dispatched.
+    fn request_frame(
         &self,
-        connection: &Arc<Connection>,
-        mut waiter: Waiter,
-        joins: bool,
-    ) -> Result<CallEnd, CallError> {
-        // Read again after the commit: a late result of an earlier attempt may stand there by now.
-        let state = self.state().await?;
-        if let Some(recorded) = &state.result {
-            return Ok(CallEnd::Outcome(ToolOutcome::of(recorded)));
-        }
-        if !joins && let Some(frame) = self.request_frame(&state, connection).await? {
-            // A full queue closes the socket, which ends the wait below.
-            connection.send(frame);
-        }
-        let attempt_no = state.last_attempt();
-        let started = Instant::now();
-        let deadline = started + Duration::from_millis(TOOL_WAIT_MS);
-        loop {
-            tokio::select! {
-                reason = self.context.signal.stopped() => return self.stop(connection, reason).await,
-                () = connection.ended.cancelled() => return self.lost().await,
-                () = sleep_until(deadline) => return self.time_out(connection, attempt_no, started).await,
-                changed = waiter.wake.changed() => {
-                    let refused = waiter.wake.borrow_and_update().refused.clone();
-                    if let Some(recorded) = self.state().await?.result {
-                        return Ok(CallEnd::Outcome(ToolOutcome::of(&recorded)));
-                    }
-                    if let Some(code) = refused {
-                        let message = ErrorCode::parse(&code).map_or("the device refused", ErrorCode::help).to_owned();
-                        let error = ToolError { code, message };
-                        return Ok(CallEnd::Outcome(ToolOutcome { result: Err(error) }));
-                    }
-                    if changed.is_err() {
-                        return self.lost().await;
-                    }
-                }
-            }
-        }
-    }
-
-    async fn request_frame(&self, state: &ToolCall, connection: &Connection) -> Result<Option<ServerFrame>, CallError> {
-        let Some(request) = &state.request else { return Ok(None) };
-        let Some(definition) = catalogue().get(&request.tool) else { return Ok(None) };
-        Ok(Some(ServerFrame::Request(Box::new(CallRequest {
+        state: &ToolCall,
+        attempt_no: u32,
+        call_created_at: Timestamp,
+        connection: &Connection,
+    ) -> Option<ServerFrame> {
+        let request = state.request.as_ref()?;
+        let definition = catalogue().get(&request.tool)?;
+        Some(ServerFrame::Request(Box::new(CallRequest {
             tool_call_id: self.id.clone(),
             run_id: self.context.run_id.clone(),
-            attempt_no: state.last_attempt(),
+            attempt_no,
             tool_name: request.tool.clone(),
             tool_version: request.tool_version.clone(),
             arguments_json: canonical_json(&request.arguments),
@@ -200,50 +174,181 @@ impl Call<'_> {
             requires_confirmation: definition.requires_confirmation,
             execution_timeout_ms: definition.timeout_ms,
             ttl_ms: TOOL_TTL_MS,
-            call_created_at: self.requested_at().await?.unwrap_or_else(now),
+            expires_at: Some(now().plus_millis(TOOL_TTL_MS.cast_signed())),
+            call_created_at,
             device_id: connection.device_id.clone(),
             conversation_title: self.context.conversation_title.clone(),
-        }))))
+        })))
+    }
+}
+
+/// One who calls and waits: performs what the machine says.
+struct Caller<'a> {
+    call: Call<'a>,
+    connection: &'a Arc<Connection>,
+    waiter: Waiter,
+    /// Until it is recorded.
+    dispatch: Option<Dispatch>,
+    /// When the call was first requested; `None` until that is recorded.
+    requested_at: Option<Timestamp>,
+    /// The call as it was read last.
+    state: ToolCall,
+    /// Why the run was told to stop.
+    stopped: Option<StopReason>,
+    /// What the ledger, or the rules, said last when they did not take something.
+    failed: Option<CallError>,
+    waiting_since: Instant,
+    /// After which pause the caller wakes, although nothing wakes it.
+    pause: Option<Duration>,
+}
+
+impl Caller<'_> {
+    /// Makes the call, to its end.
+    async fn make(mut self, mut machine: ServerCall, mut effects: Vec<Effect>) -> Result<CallEnd, CallError> {
+        loop {
+            let mut input = None;
+            for effect in effects {
+                if let Effect::End(end) = effect {
+                    return self.ended(end);
+                }
+                input = self.perform(effect).await.or(input);
+            }
+            // Every step but the last has an effect with an outcome.
+            let Some(input) = input else { return self.ended(End::InDoubt) };
+            effects = machine.step(input);
+        }
     }
 
-    /// The socket ended: what is recorded counts, else nobody knows.
-    async fn lost(&self) -> Result<CallEnd, CallError> {
-        let outcome = match self.state().await?.result {
-            Some(recorded) => ToolOutcome::of(&recorded),
-            None => ToolOutcome::failure(
-                ErrorCode::ResultUnknown,
-                "the connection to the device was lost while the call was under way",
-            ),
+    async fn perform(&mut self, effect: Effect) -> Option<Input> {
+        Some(match effect {
+            Effect::Dispatch => {
+                self.waiting_since = Instant::now();
+                let dispatch = self.dispatch.take()?;
+                match self.call.command(ToolCallCommand::Dispatch(Box::new(dispatch))).await {
+                    Ok(done) => {
+                        let first = done.events.first().map(|event| event.recorded_at);
+                        self.requested_at = self.requested_at.or(first);
+                        Input::Dispatched
+                    }
+                    // Another hash under one id, another device: the model gets the code.
+                    Err(ExecuteError::Refused(error)) => {
+                        self.failed = Some(ExecuteError::Refused(error));
+                        Input::Forbidden
+                    }
+                    Err(error) => self.in_doubt(error),
+                }
+            }
+            Effect::Read => match self.call.state().await {
+                Ok(state) => Input::Read(self.now_stands(state)),
+                Err(error) => self.in_doubt(error),
+            },
+            Effect::Send { attempt_no } => {
+                let created_at = self.requested_at.unwrap_or_else(now);
+                if let Some(frame) = self.call.request_frame(&self.state, attempt_no, created_at, self.connection) {
+                    // A full queue closes the socket, which ends the wait.
+                    self.connection.send(frame);
+                }
+                self.waiting_since = Instant::now();
+                return None;
+            }
+            Effect::WakeLater => {
+                self.pause = Some(READ_AGAIN_AFTER);
+                return None;
+            }
+            Effect::Wait => self.wait().await,
+            Effect::RecordTimeOut { attempt_no } => {
+                let after_ms = u64::try_from(self.waiting_since.elapsed().as_millis()).unwrap_or(u64::MAX);
+                self.record(ToolCallCommand::TimeOut { attempt_no, after_ms }).await
+            }
+            Effect::RecordCancel(reason) => self.record(ToolCallCommand::Cancel { reason }).await,
+            Effect::SendCancel { attempt_no, reason } => {
+                let tool_call_id = self.call.id.clone();
+                self.connection.send(ServerFrame::Cancel { tool_call_id, attempt_no, reason });
+                return None;
+            }
+            // By `make`.
+            Effect::End(_) => return None,
+        })
+    }
+
+    async fn wait(&mut self) -> Input {
+        let deadline = self.waiting_since + Duration::from_millis(TOOL_WAIT_MS);
+        let pause = self.pause.take();
+        let later = async {
+            match pause {
+                Some(pause) => sleep(pause).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            reason = self.call.context.signal.stopped() => {
+                self.stopped = Some(reason);
+                Input::RunStopped
+            }
+            () = self.connection.ended.cancelled() => Input::SocketLost,
+            () = sleep_until(deadline) => Input::WaitTimedOut,
+            () = later => Input::Woken(None),
+            changed = self.waiter.wake.changed() => match changed {
+                Ok(()) => Input::Woken(self.waiter.wake.borrow_and_update().refused.clone()),
+                Err(_) => Input::SocketLost,
+            },
+        }
+    }
+
+    async fn record(&mut self, command: ToolCallCommand) -> Input {
+        match self.call.command(command).await {
+            Ok(done) => Input::Recorded(self.now_stands(done.state)),
+            Err(error) => self.in_doubt(error),
+        }
+    }
+
+    fn now_stands(&mut self, state: ToolCall) -> Stands {
+        self.state = state;
+        Stands::from(&self.state)
+    }
+
+    fn in_doubt(&mut self, error: CallError) -> Input {
+        tracing::error!(tool_call.id = %self.call.id, cause = %error, "the ledger failed while a device was called");
+        self.failed = Some(error);
+        Input::InDoubt
+    }
+
+    /// What the run gets.
+    fn ended(self, end: End) -> Result<CallEnd, CallError> {
+        let outcome = match end {
+            End::Settled => settled(&self.state).unwrap_or_else(unknown),
+            End::Refused(code) => {
+                let message = ErrorCode::parse(&code).map_or("the device refused", ErrorCode::help).to_owned();
+                ToolOutcome { result: Err(ToolError { code, message }) }
+            }
+            End::Lost => unknown(),
+            End::TimedOut => ToolOutcome::failure(ErrorCode::ToolTimeout, ErrorCode::ToolTimeout.help()),
+            End::Stopped => {
+                let cancelled = || ToolOutcome::failure(ErrorCode::RunCancelled, ErrorCode::RunCancelled.help());
+                let reason = self.stopped.unwrap_or(StopReason::ShuttingDown);
+                return Ok(CallEnd::Stopped(reason, settled(&self.state).unwrap_or_else(cancelled)));
+            }
+            End::Forbidden | End::InDoubt => match self.failed {
+                Some(ExecuteError::Refused(error)) => ToolOutcome::failure(error.code(), error.to_string()),
+                Some(error) => return Err(error),
+                None => unknown(),
+            },
         };
         Ok(CallEnd::Outcome(outcome))
     }
+}
 
-    async fn time_out(&self, connection: &Connection, attempt_no: u32, started: Instant) -> Result<CallEnd, CallError> {
-        let after_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let state = self.command(ToolCallCommand::TimeOut { attempt_no, after_ms }).await?;
-        if let Some(recorded) = &state.result {
-            return Ok(CallEnd::Outcome(ToolOutcome::of(recorded)));
-        }
-        self.cancel(connection, CancelReason::WaitTimedOut).await?;
-        Ok(CallEnd::Outcome(ToolOutcome::failure(ErrorCode::ToolTimeout, ErrorCode::ToolTimeout.help())))
+/// The outcome of a call that can never change again: its result, or the decision that refused it.
+fn settled(state: &ToolCall) -> Option<ToolOutcome> {
+    if let Some(recorded) = &state.result {
+        return Some(ToolOutcome::of(recorded));
     }
+    let code = state.refusal()?.code.clone();
+    let message = ErrorCode::parse(&code).map_or("the call was refused", ErrorCode::help).to_owned();
+    Some(ToolOutcome { result: Err(ToolError { code, message }) })
+}
 
-    async fn stop(&self, connection: &Connection, reason: StopReason) -> Result<CallEnd, CallError> {
-        let state = self.cancel(connection, CancelReason::RunCancelled).await?;
-        let outcome = match &state.result {
-            Some(recorded) => ToolOutcome::of(recorded),
-            None => ToolOutcome::failure(ErrorCode::RunCancelled, ErrorCode::RunCancelled.help()),
-        };
-        Ok(CallEnd::Stopped(reason, outcome))
-    }
-
-    /// Records that the call is taken back, then tells the device.
-    async fn cancel(&self, connection: &Connection, reason: CancelReason) -> Result<ToolCall, CallError> {
-        let state = self.command(ToolCallCommand::Cancel { reason }).await?;
-        if !state.is_settled() {
-            let frame = ServerFrame::Cancel { tool_call_id: self.id.clone(), attempt_no: state.last_attempt(), reason };
-            connection.send(frame);
-        }
-        Ok(state)
-    }
+fn unknown() -> ToolOutcome {
+    let message = "the connection to the device was lost while the call was under way";
+    ToolOutcome::failure(ErrorCode::ResultUnknown, message)
 }

@@ -6,21 +6,42 @@
 
 pub mod calls;
 mod connections;
+mod rates;
 mod results;
 pub mod socket;
 pub mod tickets;
 mod waiters;
+mod wire;
 
 pub use connections::{Closing, Connection, Connections};
+pub use rates::Rates;
 pub use waiters::Waiters;
+pub(crate) use wire::CUT_BYTES;
+
+use crate::limits::Limits;
+use crate::places::Places;
+use std::net::IpAddr;
 
 /// Devices and their calls, as one server process knows them.
-#[derive(Default)]
 pub struct Gateway {
     /// The sockets that count.
     pub connections: Connections,
     /// Who waits for which call.
     pub waiters: Waiters,
-    /// How many tickets each user asked for lately.
-    pub ticket_rate: tickets::TicketRate,
+    /// Sockets that have not registered yet.
+    pub pending: Places<IpAddr>,
+    /// Who asked for how much lately.
+    pub rates: Rates,
+}
+
+impl Gateway {
+    /// Nobody is connected.
+    pub fn new(limits: &Limits) -> Self {
+        Self {
+            connections: Connections::default(),
+            waiters: Waiters::default(),
+            pending: Places::new(limits.pending_sockets, limits.pending_sockets_per_address),
+            rates: Rates::new(limits),
+        }
+    }
 }

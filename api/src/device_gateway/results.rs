@@ -1,19 +1,17 @@
-//! A device's reports: record, wake, acknowledge — in this order.
-//!
-//! Every well-formed report of a known call is acknowledged, the second one like the first. An error
-//! while recording acknowledges nothing: whether it was stored is not known, and the device brings it
-//! again on its next connection.
+//! A device's reports and what else it says of calls: the shell around [`Report`], which says in which
+//! order a report is recorded, wakes and is acknowledged.
 
 use super::connections::Connection;
 use super::waiters::CallKey;
 use crate::state::App;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::hash_json;
+use devmind_domain::device_channel::server_call::{Refusal, Report, ReportEffect, ReportInput};
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::protocol::{CallResult, ProtocolError, ServerFrame};
 use devmind_domain::tool_call::*;
-use devmind_ledger::{ExecuteError, execute, load};
+use devmind_ledger::{ExecuteError, Executed, execute, load};
 
 /// Bytes of a code that a device names, at most: known ones are far shorter.
 const MAX_CODE_BYTES: usize = 64;
@@ -21,7 +19,7 @@ const MAX_CODE_BYTES: usize = 64;
 /// What the socket answers.
 pub(super) type Answers = Vec<ServerFrame>;
 
-/// Takes a report.
+/// Takes a report: performs what [`Report`] says.
 ///
 /// # Errors
 /// When the ledger fails; then nothing must be acknowledged.
@@ -31,44 +29,105 @@ pub(super) async fn take(
     report: CallResult,
 ) -> Result<Answers, ExecuteError<ToolCallError>> {
     let id = report.tool_call_id.clone();
-    if let Some(problem) = malformed(&report) {
-        return Ok(refused(&id, problem));
+    let problem = malformed(&report);
+    let (mut machine, mut effects) = Report::arrived(problem.is_none());
+    let metadata = app.metadata(Actor::device(&connection.device_id));
+    let mut taking =
+        Taking { app, connection, id, report, problem, metadata, live: false, failed: None, answers: Vec::new() };
+    loop {
+        let mut input = None;
+        for effect in effects {
+            input = taking.perform(effect).await?.or(input);
+        }
+        let Some(input) = input else { return Ok(taking.answers) };
+        effects = machine.step(input);
     }
-    let (before, _) = load::<ToolCall>(app.ledger.reader(), id.as_str()).await.map_err(ExecuteError::Ledger)?;
-    let Some(request) = &before.request else {
-        return Ok(vec![ServerFrame::Ack { tool_call_id: id, disposition: Disposition::UnknownCall }]);
-    };
-    let mut metadata = app.metadata(Actor::device(&connection.device_id)).conversation(&request.conversation_id);
-    metadata = metadata.run(&request.run_id);
-    let sent_on = before.attempts.iter().find(|attempt| attempt.attempt_no == report.executed_attempt_no);
-    let live = sent_on.is_some_and(|attempt| attempt.connection_id.as_ref() == Some(&connection.id));
-    let result = recorded(report, connection, if live { ResultOrigin::Live } else { ResultOrigin::Redelivered });
-    let reporter = Reporter::Device {
-        user_id: connection.user_id.clone(),
-        device_id: connection.device_id.clone(),
-        journal_id: connection.journal_id.clone(),
-    };
-    let command = ToolCallCommand::RecordResult { result: Box::new(result.clone()), reporter };
-    let done = match execute::<ToolCall>(&app.ledger, id.as_str(), &metadata, command, None).await {
-        Ok(done) => done,
-        Err(ExecuteError::Refused(error)) => return Ok(refused(&id, error.to_string())),
-        Err(error) => return Err(error),
-    };
-    let disposition = if done.events.is_empty() { done.state.disposition_of(&result) } else { Disposition::Stored };
-    app.gateway.waiters.wake(&key(connection, &id), None);
-    acknowledge(app, connection, &id, &metadata, disposition).await?;
-    Ok(vec![ServerFrame::Ack { tool_call_id: id, disposition }])
 }
 
-async fn acknowledge(
-    app: &App,
-    connection: &Connection,
-    id: &ToolCallId,
-    metadata: &Metadata,
-    disposition: Disposition,
-) -> Result<(), ExecuteError<ToolCallError>> {
-    let command = ToolCallCommand::Acknowledge { connection_id: connection.id.clone(), disposition };
-    execute::<ToolCall>(&app.ledger, id.as_str(), metadata, command, None).await.map(drop)
+/// A report that is being taken.
+struct Taking<'a> {
+    app: &'a App,
+    connection: &'a Connection,
+    id: ToolCallId,
+    report: CallResult,
+    /// What is wrong with it.
+    problem: Option<String>,
+    metadata: Metadata,
+    /// Whether it came on the socket that its attempt was sent on.
+    live: bool,
+    /// What the ledger said when it failed.
+    failed: Option<ExecuteError<ToolCallError>>,
+    answers: Answers,
+}
+
+impl Taking<'_> {
+    async fn perform(&mut self, effect: ReportEffect) -> Result<Option<ReportInput>, ExecuteError<ToolCallError>> {
+        Ok(Some(match effect {
+            ReportEffect::Read => match load::<ToolCall>(self.app.ledger.reader(), self.id.as_str()).await {
+                Ok((call, _)) => ReportInput::Read { is_known: self.look_at(&call) },
+                Err(error) => self.in_doubt(ExecuteError::Ledger(error)),
+            },
+            ReportEffect::Record => self.record().await,
+            ReportEffect::Wake => {
+                self.app.gateway.waiters.wake(&key(self.connection, &self.id), None);
+                return Ok(None);
+            }
+            ReportEffect::RecordAck(disposition) => {
+                let connection_id = self.connection.id.clone();
+                match self.command(ToolCallCommand::Acknowledge { connection_id, disposition }).await {
+                    Ok(_) => ReportInput::AckRecorded,
+                    Err(error) => self.in_doubt(error),
+                }
+            }
+            ReportEffect::SendAck(disposition) => {
+                self.answers.push(ServerFrame::Ack { tool_call_id: self.id.clone(), disposition });
+                return Ok(None);
+            }
+            ReportEffect::SendNack => {
+                self.answers.extend(refused(&self.id, self.problem.take().unwrap_or_default()));
+                return Ok(None);
+            }
+            // By the reader, for which an error means that the socket cannot go on.
+            ReportEffect::CloseSocket => return self.failed.take().map_or(Ok(None), Err),
+        }))
+    }
+
+    /// Whether the call is known; notes what the events about it need.
+    fn look_at(&mut self, call: &ToolCall) -> bool {
+        let Some(request) = &call.request else { return false };
+        self.metadata = self.metadata.clone().conversation(&request.conversation_id).run(&request.run_id);
+        let sent_as = call.attempts.iter().find(|attempt| attempt.attempt_no == self.report.executed_attempt_no);
+        self.live = sent_as.is_some_and(|attempt| attempt.connection_id.as_ref() == Some(&self.connection.id));
+        true
+    }
+
+    async fn record(&mut self) -> ReportInput {
+        let origin = if self.live { ResultOrigin::Live } else { ResultOrigin::Redelivered };
+        let result = recorded(self.report.clone(), self.connection, origin);
+        let reporter = Reporter::Device {
+            user_id: self.connection.user_id.clone(),
+            device_id: self.connection.device_id.clone(),
+            journal_id: self.connection.journal_id.clone(),
+        };
+        match self.command(ToolCallCommand::RecordResult { result: Box::new(result.clone()), reporter }).await {
+            Ok(done) if done.events.is_empty() => ReportInput::Recorded(done.state.disposition_of(&result)),
+            Ok(_) => ReportInput::Recorded(Disposition::Stored),
+            Err(ExecuteError::Refused(error)) => {
+                self.problem = Some(error.to_string());
+                ReportInput::Forbidden
+            }
+            Err(error) => self.in_doubt(error),
+        }
+    }
+
+    async fn command(&self, command: ToolCallCommand) -> Result<Executed<ToolCall>, ExecuteError<ToolCallError>> {
+        execute::<ToolCall>(&self.app.ledger, self.id.as_str(), &self.metadata, command, None).await
+    }
+
+    fn in_doubt(&mut self, error: ExecuteError<ToolCallError>) -> ReportInput {
+        self.failed = Some(error);
+        ReportInput::InDoubt
+    }
 }
 
 /// Notes how far the device has got; says nothing about the result.
@@ -96,12 +155,12 @@ pub(super) async fn note_phase(
     }
 }
 
-/// The device will not take the attempt: its waiter is told, the call is not settled.
+/// The device will not take the attempt: who waits for it is told, the call is not settled.
 ///
 /// The code goes into the thread and to the model: what is no code, for its length, is not passed on.
-pub(super) fn note_refusal(app: &App, connection: &Connection, id: &ToolCallId, code: String) {
+pub(super) fn note_refusal(app: &App, connection: &Connection, id: &ToolCallId, attempt_no: u32, code: String) {
     let code = if code.len() <= MAX_CODE_BYTES { code } else { ErrorCode::ToolNotAvailable.as_str().to_owned() };
-    app.gateway.waiters.wake(&key(connection, id), Some(code));
+    app.gateway.waiters.wake(&key(connection, id), Some(Refusal { attempt_no, code }));
 }
 
 fn key(connection: &Connection, id: &ToolCallId) -> CallKey {

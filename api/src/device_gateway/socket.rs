@@ -1,14 +1,18 @@
 //! One device socket, from its upgrade to the record of its end.
 //!
-//! Origin first (a hostile page must not burn a ticket), then the ticket, then `device.register`
-//! within ten seconds. After that a reader and a writer run side by side: the writer alone owns the
-//! sink and numbers the frames, so that a slow peer blocks nobody but itself.
+//! Origin first (a hostile page must not burn a ticket, or use up what others may open), then how many
+//! sockets there may be, then the ticket, then `device.register` in its time. After that a reader and a
+//! writer run side by side.
 
 use super::connections::{Closing, Connection};
+use super::wire::{self, Incoming, Reader, Writer};
 use super::{results, tickets};
 use crate::ids::{new_id, now};
+use crate::lifecycle::Peer;
+use crate::limits::millis;
+use crate::places::Place;
 use crate::state::App;
-use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket};
+use axum::extract::ws::WebSocket;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
 use devmind_domain::device::{Device, DeviceCommand, DeviceEvent, stream_key};
@@ -18,19 +22,12 @@ use devmind_domain::limits::*;
 use devmind_domain::protocol::*;
 use devmind_domain::tools::catalogue;
 use devmind_ledger::{ExecuteError, execute};
-use futures::stream::{SplitSink, SplitStream};
-use futures::{SinkExt, StreamExt};
-use std::net::SocketAddr;
+use futures::StreamExt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-/// Bytes of a close reason, at most (RFC 6455 §5.5: 125 with the code).
-const MAX_REASON_BYTES: usize = 123;
-/// The code of a socket that ended without one (RFC 6455 §7.4.1).
-const ABNORMAL: u16 = 1006;
 
 /// A socket that has just been upgraded.
 pub struct Arrival {
@@ -39,18 +36,29 @@ pub struct Arrival {
     /// The browser origin it comes from; devices send none.
     pub origin: Option<String>,
     /// Where it comes from.
-    pub remote: SocketAddr,
+    pub peer: Peer,
 }
-
-type Reader = SplitStream<WebSocket>;
-type Writer = SplitSink<WebSocket, Message>;
 
 /// Serves one socket to its end.
 pub async fn serve(app: Arc<App>, socket: WebSocket, arrival: Arrival) {
-    let (mut writer, mut reader) = socket.split();
-    match welcome(&app, &mut reader, arrival).await {
-        Ok(welcomed) => run(&app, welcomed, reader, writer).await,
-        Err(closing) => close(&mut writer, &closing).await,
+    let (mut writer, stream) = socket.split();
+    let mut reader = Reader::new(stream, &app.limits);
+    // Both places are taken until the socket is gone: that among the connections to its very end, that
+    // among the sockets that have not registered until it has.
+    let _connection = arrival.peer.place.clone();
+    let (pending, welcomed) = match admit(&app, &arrival) {
+        Ok(place) => (Some(place), welcome(&app, &mut reader, arrival).await),
+        Err(closing) => (None, Err(closing)),
+    };
+    match welcomed {
+        Ok(welcomed) => {
+            drop(pending);
+            run(&app, welcomed, reader, writer).await;
+        }
+        Err(closing) => {
+            wire::close(&mut writer, &closing).await;
+            reader.until_end().await;
+        }
     }
 }
 
@@ -60,7 +68,8 @@ struct Welcomed {
     registered: ServerFrame,
 }
 
-async fn welcome(app: &App, reader: &mut Reader, arrival: Arrival) -> Result<Welcomed, Closing> {
+/// Whether there is room for a socket from there.
+fn admit(app: &App, arrival: &Arrival) -> Result<Place<IpAddr>, Closing> {
     if app.stopping.is_cancelled() {
         return Err(Closing::new(CloseCode::Restarting, "the server is stopping"));
     }
@@ -69,6 +78,15 @@ async fn welcome(app: &App, reader: &mut Reader, arrival: Arrival) -> Result<Wel
     {
         return Err(Closing::new(CloseCode::Denied, ErrorCode::OriginDenied.as_str()));
     }
+    let address = app.limits.counted(arrival.peer.remote.ip());
+    if address.is_some_and(|address| !app.gateway.rates.connects.allows(&address)) {
+        return Err(Closing::new(CloseCode::RateLimited, "too many connections from this address in a minute"));
+    }
+    let place = app.gateway.pending.take(address);
+    place.ok_or_else(|| Closing::new(CloseCode::Busy, "too many sockets that have not registered"))
+}
+
+async fn welcome(app: &App, reader: &mut Reader, arrival: Arrival) -> Result<Welcomed, Closing> {
     let invalid = || Closing::new(CloseCode::Ticket, ErrorCode::TicketInvalid.as_str());
     let ticket = arrival.ticket.ok_or_else(invalid)?;
     let (user_id, device_id) = tickets::consume(app, &ticket).await.map_err(|_| busy())?.ok_or_else(invalid)?;
@@ -79,24 +97,21 @@ async fn welcome(app: &App, reader: &mut Reader, arrival: Arrival) -> Result<Wel
     if register.protocol_version != PROTOCOL_VERSION {
         return Err(Closing::new(CloseCode::Protocol, format!("protocol_version must be {PROTOCOL_VERSION}")));
     }
-    connect(app, user_id, device_id, register, arrival.remote).await
+    connect(app, user_id, device_id, register, arrival.peer.remote).await
 }
 
 /// `device.register`, in its time and size.
 async fn first_frame(app: &App, reader: &mut Reader) -> Result<Register, Closing> {
-    let within = Duration::from_millis(REGISTER_WITHIN_MS);
-    let late = || Closing::new(CloseCode::Protocol, "no device.register within 10 s");
+    let within = app.limits.register_within_ms;
+    let late = || Closing::new(CloseCode::Protocol, format!("no device.register within {within} ms"));
     let text = tokio::select! {
         () = app.stopping.cancelled() => return Err(Closing::new(CloseCode::Restarting, "the server is stopping")),
-        text = timeout(within, next_text(reader)) => text.map_err(|_| late())??,
+        text = timeout(millis(within), reader.next(MAX_UNREGISTERED_FRAME_BYTES)) => text.map_err(|_| late())??,
     };
-    if text.len() > MAX_UNREGISTERED_FRAME_BYTES {
-        return Err(Closing::new(CloseCode::TooBig, "a frame before registration may have 4 KiB"));
-    }
-    match serde_json::from_str::<Envelope<DeviceFrame>>(&text) {
-        Ok(Envelope { sequence: 1, frame: DeviceFrame::Register(register), .. }) => Ok(register),
-        Ok(_) => Err(Closing::new(CloseCode::Protocol, "the first frame must be device.register with sequence 1")),
-        Err(error) => Err(Closing::new(CloseCode::Protocol, format!("device.register: {error}"))),
+    match wire::parse(&text, 1)? {
+        Incoming::Frame(DeviceFrame::Register(register)) => Ok(register),
+        Incoming::Frame(_) => Err(Closing::new(CloseCode::Protocol, "the first frame must be device.register")),
+        Incoming::Unusable { problem, .. } => Err(Closing::new(CloseCode::Protocol, problem)),
     }
 }
 
@@ -146,7 +161,7 @@ async fn connect(
         connection_epoch: connection.epoch,
         server_id: app.ledger.reader().ledger_id().to_owned(),
         user_hash: sha256_hex(format!("{}/{}", app.ledger.reader().ledger_id(), connection.user_id).as_bytes()),
-        heartbeat_interval_ms: HEARTBEAT_INTERVAL_MS,
+        heartbeat_interval_ms: app.limits.heartbeat_interval_ms,
         max_message_bytes: MAX_RESULT_FRAME_BYTES,
         server_time: now(),
         settled_position: done.position,
@@ -166,12 +181,12 @@ async fn run(app: &Arc<App>, welcomed: Welcomed, mut reader: Reader, writer: Wri
     } else {
         connection.close(Closing::new(CloseCode::Replaced, "another connection of this device took over"));
     }
-    let writing = app.socket_tasks.spawn(write(connection.clone(), outbox, writer));
+    let writing = app.socket_tasks.spawn(wire::write(connection.clone(), outbox, writer, app.limits.clone()));
     let closing = read(app, &connection, &mut reader).await;
     connection.close(closing);
     app.gateway.connections.leave(&connection);
     let closing = connection.closing.borrow().clone();
-    let Closing { code, reason } = closing.unwrap_or(Closing { code: ABNORMAL, reason: String::new() });
+    let Closing { code, reason } = closing.unwrap_or(Closing { code: wire::ABNORMAL, reason: String::new() });
     let command = DeviceCommand::Disconnect { connection_id: connection.id.clone(), code, reason: reason.clone() };
     let metadata = app.metadata(Actor::server(&app.claim.node_id));
     let key = stream_key(&connection.user_id, &connection.device_id);
@@ -181,7 +196,8 @@ async fn run(app: &Arc<App>, welcomed: Welcomed, mut reader: Reader, writer: Wri
     tracing::info!(device.id = %connection.device_id, close.code = code, close.reason = reason, "device disconnected");
     // The fact is recorded: whoever waits on this connection may act on it.
     connection.ended.cancel();
-    if writing.await.is_err() {
+    let (written, ()) = tokio::join!(writing, reader.until_end());
+    if written.is_err() {
         tracing::error!(connection.id = %connection.id, "the writer of a connection panicked");
     }
 }
@@ -189,44 +205,40 @@ async fn run(app: &Arc<App>, welcomed: Welcomed, mut reader: Reader, writer: Wri
 /// Reads until the socket ends; says why it did.
 async fn read(app: &Arc<App>, connection: &Connection, reader: &mut Reader) -> Closing {
     let mut closing = connection.closing.subscribe();
+    let silence = app.limits.silence_ms;
     let mut expected = 2;
     loop {
-        let silence = Duration::from_millis(SILENCE_MS);
         let text = tokio::select! {
-            closing = closed(&mut closing) => return closing,
-            text = timeout(silence, next_text(reader)) => match text {
+            closing = wire::closed(&mut closing) => return closing,
+            text = timeout(millis(silence), reader.next(MAX_RESULT_FRAME_BYTES)) => match text {
                 Ok(Ok(text)) => text,
                 Ok(Err(closing)) => return closing,
-                Err(_) => return Closing::new(CloseCode::Silent, "no message for 45 s"),
+                Err(_) => return Closing::new(CloseCode::Silent, format!("no message for {silence} ms")),
             },
         };
-        let envelope = match serde_json::from_str::<Envelope<serde_json::Value>>(&text) {
-            Ok(envelope) => envelope,
-            Err(error) => return Closing::new(CloseCode::Protocol, format!("not a frame: {error}")),
-        };
-        if envelope.sequence != expected {
-            let reason = format!("SEQUENCE: expected {expected}, got {}", envelope.sequence);
-            return Closing::new(CloseCode::Protocol, reason);
-        }
-        expected += 1;
-        let event_id = envelope.event_id;
-        let answers = match serde_json::from_value::<DeviceFrame>(envelope.frame) {
-            Ok(frame) => match handle(app, connection, frame).await {
+        let answers = match wire::parse(&text, expected) {
+            // Whether it was recorded is not known on an error: nothing is acknowledged, and the device
+            // brings it again on its next connection.
+            Ok(Incoming::Frame(frame)) => match handle(app, connection, frame).await {
                 Ok(answers) => answers,
-                // Whether it was recorded is not known: nothing is acknowledged, and the device
-                // brings it again on its next connection.
                 Err(()) => return busy(),
             },
-            Err(error) => vec![ServerFrame::ProtocolError(ProtocolError {
-                code: ErrorCode::Protocol.as_str().to_owned(),
-                message: error.to_string(),
-                about_event_id: Some(event_id),
-            })],
+            Ok(Incoming::Unusable { event_id, report_of, problem }) => unusable(event_id, report_of, problem),
+            Err(closing) => return closing,
         };
+        expected += 1;
         for answer in answers {
             connection.send(answer);
         }
     }
+}
+
+/// The device is told what is wrong, and not to bring a report again that will never be understood.
+fn unusable(event_id: String, report_of: Option<String>, problem: String) -> Vec<ServerFrame> {
+    let code = || ErrorCode::Protocol.as_str().to_owned();
+    let complaint = ProtocolError { code: code(), message: problem, about_event_id: Some(event_id) };
+    let nack = |id: String| ServerFrame::Nack { tool_call_id: id.into(), code: code(), permanent: true };
+    [ServerFrame::ProtocolError(complaint)].into_iter().chain(report_of.map(nack)).collect()
 }
 
 async fn handle(app: &Arc<App>, connection: &Connection, frame: DeviceFrame) -> Result<Vec<ServerFrame>, ()> {
@@ -243,11 +255,11 @@ async fn handle(app: &Arc<App>, connection: &Connection, frame: DeviceFrame) -> 
             noted.map_err(|error| failed(&error))
         }
         DeviceFrame::Result(report) => results::take(app, connection, *report).await.map_err(|error| failed(&error)),
-        DeviceFrame::Refused { tool_call_id, code, .. } => {
-            results::note_refusal(app, connection, &tool_call_id, code);
+        DeviceFrame::Refused { tool_call_id, attempt_no, code } => {
+            results::note_refusal(app, connection, &tool_call_id, attempt_no, code);
             Ok(Vec::new())
         }
-        DeviceFrame::Heartbeat { .. } => Ok(Vec::new()),
+        DeviceFrame::Heartbeat { time, .. } => Ok(vec![ServerFrame::Heartbeat { time: now(), answers: Some(time) }]),
         DeviceFrame::ProtocolError(error) => {
             tracing::warn!(connection.id = %connection.id, error.code = error.code, "the device complains: {}", error.message);
             Ok(Vec::new())
@@ -281,74 +293,6 @@ async fn sync_registry(
         Err(ExecuteError::Refused(_)) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
-}
-
-/// Sends what is queued and heartbeats, each within its time, until the socket is closed.
-async fn write(connection: Arc<Connection>, mut outbox: mpsc::Receiver<ServerFrame>, mut writer: Writer) {
-    let mut closing = connection.closing.subscribe();
-    let mut heartbeat = interval(Duration::from_millis(HEARTBEAT_INTERVAL_MS));
-    heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    heartbeat.reset();
-    let mut sequence = 0;
-    loop {
-        let frame = tokio::select! {
-            // Frames first: an acknowledgement that is queued leaves before the close does.
-            biased;
-            Some(frame) = outbox.recv() => frame,
-            closing = closed(&mut closing) => return close(&mut writer, &closing).await,
-            _ = heartbeat.tick() => ServerFrame::Heartbeat { time: now() },
-        };
-        sequence += 1;
-        let Ok(text) = serde_json::to_string(&Envelope { event_id: new_id(), sequence, frame }) else {
-            connection.close(Closing::new(CloseCode::Protocol, "a frame could not be written"));
-            continue;
-        };
-        let sent = timeout(Duration::from_millis(SEND_DEADLINE_MS), writer.send(Message::Text(text.into()))).await;
-        if !matches!(sent, Ok(Ok(()))) {
-            connection.close(Closing::new(CloseCode::Silent, "a frame did not leave in time"));
-            return close(&mut writer, &Closing::new(CloseCode::Silent, "a frame did not leave in time")).await;
-        }
-    }
-}
-
-/// Waits until the socket is to be closed, and says why.
-async fn closed(closing: &mut watch::Receiver<Option<Closing>>) -> Closing {
-    let slot = closing.wait_for(Option::is_some).await.ok().and_then(|slot| slot.clone());
-    slot.unwrap_or(Closing { code: ABNORMAL, reason: String::new() })
-}
-
-async fn next_text(reader: &mut Reader) -> Result<Utf8Bytes, Closing> {
-    loop {
-        match reader.next().await {
-            Some(Ok(Message::Text(text))) => return Ok(text),
-            Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-            Some(Ok(Message::Binary(_))) => return Err(Closing::new(CloseCode::Protocol, "frames are text")),
-            Some(Ok(Message::Close(frame))) => {
-                let (code, reason) =
-                    frame.map_or((1005, String::new()), |frame| (frame.code, frame.reason.to_string()));
-                return Err(Closing { code, reason });
-            }
-            Some(Err(error)) => return Err(Closing { code: ABNORMAL, reason: error.to_string() }),
-            None => return Err(Closing { code: ABNORMAL, reason: "the connection was lost".to_owned() }),
-        }
-    }
-}
-
-async fn close(writer: &mut Writer, closing: &Closing) {
-    /// A peer that does not take the close frame in this time is dropped.
-    const WITHIN: Duration = Duration::from_secs(2);
-    let mut end = closing.reason.len().min(MAX_REASON_BYTES);
-    while !closing.reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    // Codes such as 1006 say how a socket ended and must not be sent (RFC 6455 §7.4.1).
-    let code = if matches!(closing.code, 1004..=1006 | 1015) { 1000 } else { closing.code };
-    let frame = CloseFrame { code, reason: closing.reason[..end].into() };
-    let sent = timeout(WITHIN, async {
-        writer.send(Message::Close(Some(frame))).await?;
-        writer.close().await
-    });
-    drop(sent.await);
 }
 
 fn busy() -> Closing {

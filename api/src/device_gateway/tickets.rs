@@ -14,15 +14,11 @@ use devmind_domain::canonical::sha256_hex;
 use devmind_domain::device::{Device, DeviceCommand, DeviceError, parse_stream_key, stream_key};
 use devmind_domain::event::Actor;
 use devmind_domain::ids::{DeviceId, UserId};
-use devmind_domain::limits::{TICKET_TTL_MS, TICKETS_PER_MINUTE};
+use devmind_domain::limits::TICKET_TTL_MS;
 use devmind_domain::protocol::WS_PATH;
 use devmind_domain::{ErrorCode, Timestamp};
 use devmind_ledger::{ExecuteError, execute, load};
 use serde::Serialize;
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
-
-const MINUTE_MS: i64 = 60_000;
 
 /// A ticket, as its asker gets it.
 #[derive(Clone, Serialize, utoipa::ToSchema)]
@@ -35,38 +31,15 @@ pub struct Ticket {
     ws_path: &'static str,
 }
 
-/// Tickets asked for in the last minute, by user.
-#[derive(Debug, Default)]
-pub struct TicketRate {
-    asked: Mutex<HashMap<UserId, VecDeque<Timestamp>>>,
-}
-
-impl TicketRate {
-    /// Counts one more; false when that is too many.
-    fn allows(&self, user_id: &UserId, now: Timestamp) -> bool {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = |at: &Timestamp| now.millis_since(*at) < MINUTE_MS;
-        asked.retain(|_, times| times.back().is_some_and(recent));
-        let times = asked.entry(user_id.clone()).or_default();
-        while times.front().is_some_and(|at| !recent(at)) {
-            times.pop_front();
-        }
-        let allowed = times.len() < TICKETS_PER_MINUTE;
-        if allowed {
-            times.push_back(now);
-        }
-        allowed
-    }
-}
-
 /// Gives out a ticket for a device of the user.
 ///
 /// # Errors
 /// `RATE_LIMITED`, and what the ledger fails with.
 pub async fn issue(app: &App, user_id: &UserId, device_id: &DeviceId) -> ApiResult<Ticket> {
     let now = now();
-    if !app.gateway.ticket_rate.allows(user_id, now) {
-        return Err(ApiError::new(ErrorCode::RateLimited, format!("at most {TICKETS_PER_MINUTE} tickets a minute")));
+    if !app.gateway.rates.tickets.allows(user_id) {
+        let message = format!("at most {} tickets a minute", app.limits.tickets_per_minute);
+        return Err(ApiError::new(ErrorCode::RateLimited, message));
     }
     let key = stream_key(user_id, device_id);
     let secret = new_secret().map_err(|error| ApiError::internal(ErrorCode::Internal, &error))?;
@@ -124,17 +97,6 @@ pub async fn consume(app: &App, ticket: &str) -> ApiResult<Option<(UserId, Devic
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_eleventh_ticket_of_a_minute_is_refused_and_other_users_are_not_touched() {
-        let (rate, start) = (TicketRate::default(), Timestamp::from_micros(0));
-        for n in 0..10 {
-            assert!(rate.allows(&"ann".into(), start.plus_millis(n)));
-        }
-        assert!(!rate.allows(&"ann".into(), start.plus_millis(59_999)));
-        assert!(rate.allows(&"bob".into(), start.plus_millis(59_999)));
-        assert!(rate.allows(&"ann".into(), start.plus_millis(60_000)));
-    }
 
     #[test]
     fn a_ticket_is_found_in_each_of_its_three_places() {

@@ -1,6 +1,7 @@
 //! Who waits for which call. A wake-up carries no result: the waiter reads the call's stream again,
 //! so it can never be handed a result that is not durable, or one of another user.
 
+use devmind_domain::device_channel::server_call::Refusal;
 use devmind_domain::ids::{DeviceId, ToolCallId, UserId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,8 +23,8 @@ pub struct CallKey {
 pub struct Wake {
     /// Grows with every wake-up: read the stream again.
     pub count: u64,
-    /// The device refused the attempt with this code; the call is not settled by it.
-    pub refused: Option<String>,
+    /// The attempt that the device refused last; the call is not settled by it.
+    pub refused: Option<Refusal>,
 }
 
 /// Everybody who waits.
@@ -54,11 +55,12 @@ impl Waiters {
     }
 
     /// Wakes whoever waits for the call.
-    pub fn wake(&self, key: &CallKey, refused: Option<String>) {
+    pub fn wake(&self, key: &CallKey, refused: Option<Refusal>) {
         if let Some(sender) = self.lock().get(key) {
             sender.send_modify(|wake| {
                 wake.count += 1;
-                wake.refused = refused;
+                // Kept for whoever has not looked yet; it names the attempt that it is about.
+                wake.refused = refused.or(wake.refused.take());
             });
         }
     }
@@ -97,6 +99,16 @@ mod tests {
         assert!(first.wake.has_changed().expect("open") && second.wake.has_changed().expect("open"));
         assert!(!other.wake.has_changed().expect("open"));
         assert_eq!(first.wake.borrow_and_update().count, second.wake.borrow_and_update().count);
+    }
+
+    #[test]
+    fn a_refusal_is_not_lost_to_a_wake_up_that_follows_it() {
+        let waiters = Waiters::default();
+        let (mut waiter, _) = waiters.enter(key("ann"));
+        let refusal = Refusal { attempt_no: 2, code: "DEVICE_BUSY".to_owned() };
+        waiters.wake(&key("ann"), Some(refusal.clone()));
+        waiters.wake(&key("ann"), None);
+        assert_eq!(waiter.wake.borrow_and_update().refused, Some(refusal));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::conversations::Whose;
 use super::extract::{Body, Query};
 use super::fields::ClientId;
 use super::openapi::refusals;
+use crate::device_gateway::CUT_BYTES;
 use crate::device_gateway::socket::{self, Arrival};
 use crate::device_gateway::tickets::{self, Ticket};
 use crate::error::{ApiError, ApiResult};
@@ -74,18 +75,18 @@ refusals!(SocketRefusals: ; Protocol);
     responses((status = 101, description = "The socket is open."), SocketRefusals))]
 pub async fn socket(
     State(app): State<Arc<App>>,
-    Extension(Peer(remote)): Extension<Peer>,
+    Extension(peer): Extension<Peer>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
     let upgrade = upgrade.map_err(|rejection| ApiError::new(ErrorCode::Protocol, rejection.body_text()))?;
     let origin = headers.get(header::ORIGIN).map(|value| value.to_str().unwrap_or("null").to_owned());
-    let arrival = Arrival { ticket: tickets::presented(&headers, query.as_deref()), origin, remote };
+    let arrival = Arrival { ticket: tickets::presented(&headers, query.as_deref()), origin, peer };
     let upgraded = upgrade
         .protocols([SUBPROTOCOL])
-        .max_message_size(MAX_RESULT_FRAME_BYTES)
-        .max_frame_size(MAX_RESULT_FRAME_BYTES)
+        .max_message_size(CUT_BYTES)
+        .max_frame_size(CUT_BYTES)
         .max_write_buffer_size(2 * MAX_RESULT_FRAME_BYTES)
         .on_upgrade(move |socket| async move {
             // The socket lives in a task that the process owns and waits for when it stops.

@@ -23,7 +23,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let read = timeout(BODY_WITHIN, Bytes::from_request(request, state)).await;
-        let read = read.map_err(|_| ApiError::new(ErrorCode::MalformedJson, "the body did not come in time"))?;
+        let read = read.map_err(|_| {
+            let message = format!("the body was not complete within {} s", BODY_WITHIN.as_secs());
+            ApiError::new(ErrorCode::RequestTimeout, message)
+        })?;
         let bytes = read.map_err(|rejection| {
             if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
                 ApiError::of(ErrorCode::BodyTooLarge)
@@ -76,4 +79,19 @@ fn unusable(whole: &str, path: &str, problem: &str) -> ApiError {
         (at, None) => at.to_owned(),
     };
     ApiError::field(&field, problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::stream;
+    use serde_json::Value;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_ends_is_given_up() {
+        let begun = stream::iter([Ok::<_, std::io::Error>("{")]);
+        let body = axum::body::Body::from_stream(futures::StreamExt::chain(begun, stream::pending()));
+        let read = Body::<Value>::from_request(Request::new(body), &()).await;
+        assert_eq!(read.err().map(|error| error.code), Some(ErrorCode::RequestTimeout));
+    }
 }

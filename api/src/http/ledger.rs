@@ -115,7 +115,7 @@ impl EventRow {
             payload: raw(&event.payload),
             metadata: raw(&event.metadata),
             recorded_at: event.recorded_at.to_string(),
-            leaf_hash: hex(&event.leaf_hash),
+            leaf_hash: hex::encode(event.leaf_hash),
         }
     }
 }
@@ -123,10 +123,6 @@ impl EventRow {
 /// The text as it stands; text that is no JSON (a tampered row) as a string.
 fn raw(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned()).or_else(|_| serde_json::value::to_raw_value(text)).unwrap_or_default()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 refusals!(Refusals: PERSONAL, QUERY; Forbidden, ConversationNotFound, RunNotFound);
@@ -178,6 +174,25 @@ pub async fn events(State(app): State<Arc<App>>, caller: Caller, Query(which): Q
     record(&app, &caller, view.shown, "ledger_events").await?;
     let next_after = if at_head { after.max(position) } else { after };
     Ok(Json(Page { events: rows, next_after, at_head, position }))
+}
+
+/// One event that the caller may read, which is recorded where it is not theirs.
+///
+/// # Errors
+/// `NOT_FOUND` beyond the head, `FORBIDDEN` for what belongs to somebody else or to the server alone.
+pub(super) async fn read_event(app: &Arc<App>, caller: &Caller, position: u64) -> ApiResult<EventRow> {
+    app.caught_up(&["conversation"]).await?;
+    let found = app.ledger.reader().read(position.saturating_sub(1), 1).await?;
+    let Some(event) = found.first().filter(|event| event.position == position) else {
+        return Err(ApiError::new(ErrorCode::NotFound, format!("the log has no event {position} yet")));
+    };
+    let mut view = View { app, caller, own: HashMap::new(), shown: BTreeSet::new() };
+    match view.look(event).await? {
+        Sight::Shown => {}
+        Sight::Hidden | Sight::Full => return Err(ApiError::of(ErrorCode::Forbidden)),
+    }
+    record(app, caller, view.shown, "ledger_proof").await?;
+    Ok(EventRow::of(event))
 }
 
 fn parse_stream(text: &str) -> ApiResult<StreamId> {

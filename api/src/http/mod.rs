@@ -4,6 +4,7 @@ mod access;
 mod agent;
 mod agui;
 mod conversations;
+mod dev;
 mod devices;
 mod extract;
 mod fields;
@@ -11,14 +12,14 @@ mod health;
 mod ledger;
 mod metrics;
 mod openapi;
+mod proofs;
 mod runs;
-mod streams;
 mod tool_calls;
 
 pub use fields::ClientId;
-pub use streams::OpenStreams;
 
 use crate::error::ApiError;
+use crate::ids::new_id;
 use crate::state::App;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{HeaderValue, header};
@@ -26,31 +27,48 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use devmind_domain::ErrorCode;
-use devmind_domain::limits::MAX_BODY_BYTES;
+use devmind_domain::limits::{MAX_BODY_BYTES, MAX_QUESTION_BODY_BYTES};
 use openapi::Description;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+/// Streams of one person that are open at a time, at most.
+pub const MAX_OPEN_STREAMS: u32 = 6;
+
 /// Routes for people: refused while the process stops.
 fn personal() -> OpenApiRouter<Arc<App>> {
+    // The limit of a route that has one of its own comes first.
+    questions().layer(DefaultBodyLimit::max(MAX_QUESTION_BODY_BYTES)).merge(others())
+}
+
+/// Routes whose bodies hold a question, or all messages of a thread.
+fn questions() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
-        .routes(routes!(conversations::list))
         .routes(routes!(conversations::turns, conversations::ask))
         .routes(routes!(conversations::rerun))
+        .routes(routes!(agent::run))
+        .routes(routes!(agui::run))
+}
+
+fn others() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new()
+        .routes(routes!(conversations::list))
         .routes(routes!(conversations::rename))
         .routes(routes!(conversations::delete))
         .routes(routes!(runs::resume))
         .routes(routes!(runs::stop_run))
         .routes(routes!(runs::events))
-        .routes(routes!(agent::run))
-        .routes(routes!(agui::run))
         .routes(routes!(tool_calls::list))
         .routes(routes!(devices::list))
         .routes(routes!(devices::ticket))
+        .routes(routes!(dev::call_tool))
         .routes(routes!(ledger::events))
+        .routes(routes!(proofs::checkpoint))
+        .routes(routes!(proofs::inclusion))
+        .routes(routes!(proofs::consistency))
 }
 
 /// Routes for programs, which ask as nobody.
@@ -71,12 +89,13 @@ pub fn description() -> Value {
 
 /// Every route.
 pub fn router(app: Arc<App>) -> Router {
-    let personal = personal().route_layer(middleware::from_fn_with_state(app.clone(), refuse_when_stopping));
+    let personal = personal()
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .route_layer(middleware::from_fn_with_state(app.clone(), refuse_when_stopping));
     let (router, _) = personal.merge(open()).split_for_parts();
     router
         .fallback(|| async { ApiError::of(ErrorCode::NotFound) })
         .method_not_allowed_fallback(|| async { ApiError::of(ErrorCode::MethodNotAllowed) })
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(Extension(Description(Arc::new(description()))))
         .layer(middleware::from_fn(common_headers))
         .layer(CatchPanicLayer::custom(panicked))
@@ -99,7 +118,32 @@ async fn common_headers(request: Request, next: Next) -> Response {
     response
 }
 
+/// The client gets the id under which the log has the cause.
 fn panicked(cause: Box<dyn std::any::Any + Send + 'static>) -> Response {
     let text = cause.downcast_ref::<String>().map(String::as_str).or(cause.downcast_ref::<&str>().copied());
-    ApiError::internal(ErrorCode::Internal, &format!("a handler panicked: {}", text.unwrap_or("?"))).into_response()
+    let (id, code) = (new_id(), ErrorCode::Internal);
+    tracing::error!(error.id = id, error.code = code.as_str(), cause = text.unwrap_or("?"), "a handler panicked");
+    ApiError { details: Some(json!({ "error_id": id })), ..ApiError::of(code) }.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, to_bytes};
+    use tower::ServiceExt as _;
+
+    #[tokio::test]
+    async fn a_handler_that_panics_answers_500_with_an_id_and_without_the_cause() {
+        async fn broken() {
+            panic!("the secret of the house");
+        }
+        let router = Router::new().fallback(broken).layer(CatchPanicLayer::custom(panicked));
+        let answer = router.oneshot(Request::new(Body::empty())).await.expect("an answer");
+        assert_eq!(answer.status(), 500);
+        let body = to_bytes(answer.into_body(), MAX_BODY_BYTES).await.expect("a body");
+        let body: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(body["error"]["code"], "INTERNAL");
+        assert!(body["error"]["details"]["error_id"].is_string(), "{body}");
+        assert!(!body.to_string().contains("secret"), "{body}");
+    }
 }

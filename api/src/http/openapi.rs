@@ -37,6 +37,7 @@ pub const QUERY: &[ErrorCode] = &[ErrorCode::ValidationFailed];
 pub const CHANGE: &[ErrorCode] = &[
     ErrorCode::ReadOnlyRole,
     ErrorCode::MalformedJson,
+    ErrorCode::RequestTimeout,
     ErrorCode::BodyTooLarge,
     ErrorCode::ValidationFailed,
     ErrorCode::EventTooLarge,

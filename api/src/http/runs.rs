@@ -146,7 +146,8 @@ pub async fn events(
     if after.as_ref().is_some_and(|after| after.position > head) {
         return Err(ApiError::field("Last-Event-ID", format!("is beyond the log's head, {head}")));
     }
-    let open = app.open_streams.enter(&caller.user_id).ok_or_else(|| ApiError::of(ErrorCode::RateLimited))?;
+    let open =
+        app.open_streams.take(Some(caller.user_id.clone())).ok_or_else(|| ApiError::of(ErrorCode::RateLimited))?;
     read_conversation(&app, &caller, &run.conversation_id, "run_events").await?;
     let frames = replay::replay(app.clone(), run, after.unwrap_or_default()).map(move |(cursor, event)| {
         let _counted = &open;

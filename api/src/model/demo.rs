@@ -1,8 +1,9 @@
 //! The built-in demo model: deterministic, offline, and honest about being one.
 //!
 //! It reads the question for what it names, in the order of naming, and calls one tool at a time:
-//! *list (the) files (in FOLDER)* · *read FILE (and FILE …)* · *what time (in ZONE)* ·
-//! *add A and B* (also *A + B*) · *the demo text*. Then it answers from the results or refusals,
+//! *list (the) files (in FOLDER)* · *read FILE (and FILE …)* · *find files named \*.GLOB* ·
+//! *search (the files) for "TEXT"* · *what time (in ZONE)* · *add A and B* (also *A + B*) · *the demo
+//! text*. Then it answers from the results or refusals,
 //! recalls "my name is …" from earlier messages, and otherwise says what it can do. It streams word
 //! by word.
 
@@ -93,6 +94,8 @@ enum Reply {
 enum Intent {
     List(String),
     Read(String),
+    Find(String),
+    Search(String),
     Time(Option<String>),
     Add(Value, Value),
     DemoText,
@@ -103,6 +106,8 @@ impl Intent {
         match self {
             Self::List(path) => ("workspace_list_files", json!({ "path": path })),
             Self::Read(path) => ("workspace_read_file", json!({ "path": path })),
+            Self::Find(glob) => ("workspace_search_files", json!({ "pattern": glob })),
+            Self::Search(text) => ("workspace_search_text", json!({ "pattern": regex::escape(text) })),
             Self::Time(None) => ("get_current_time", json!({})),
             Self::Time(Some(zone)) => ("get_current_time", json!({ "timezone": zone })),
             Self::Add(a, b) => ("add", json!({ "a": a, "b": b })),
@@ -138,7 +143,8 @@ fn reply(request: &ModelRequest) -> Reply {
 }
 
 const HELP: &str = "I am the built-in demo model, not a language model. I can list the files of your workspace, \
-read a file (for example: read README.md), say what time it is, add two numbers, and remember a name \
+read a file (for example: read README.md), find files by name (find files named *.md), search their text \
+(search for TODO), say what time it is, add two numbers, and remember a name \
 (my name is …). For real answers set MODEL_BASE_URL, MODEL_NAME and MODEL_API_KEY.";
 
 /// The results of the calls made since the question, oldest first.
@@ -171,6 +177,13 @@ static FILE: LazyLock<Regex> = LazyLock::new(|| {
         r#"`([^`\n]+)`|"([^"\n]+)"|(?:^|[\s,，])((?:[\w@~.+-]*/)*[\w@~+-]*\.[\w@~.+/-]*[\w]|(?:[\w@~.+-]*/)+[\w@~.+-]+|LICENSE|Makefile|Dockerfile)"#,
     )
 });
+static FIND: LazyLock<Regex> = LazyLock::new(|| {
+    pattern(
+        r#"(?i)\bfind\b(?:\s+(?:all|the|my|files?|named|called|matching|like)\b)*\s+(?:`([^`\n]+)`|"([^"\n]+)"|([\w./?{},-]*\*[\w./?{},*-]*))"#,
+    )
+});
+static SEARCH: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r#"(?i)\bsearch\b[^.?!\n"`]{0,40}?\bfor\s+(?:`([^`\n]+)`|"([^"\n]+)"|(\w+))"#));
 static TIME: LazyLock<Regex> = LazyLock::new(|| {
     pattern(r"(?i)\bwhat(?:'s| is)?(?: the)? time\b(?:[^.?!\n]*?\bin (?P<zone>[A-Za-z_]+/[A-Za-z_]+|UTC))?|几点")
 });
@@ -206,6 +219,14 @@ fn intents(question: &str) -> Vec<Intent> {
             }
         }
     }
+    let mut named = |pattern: &Regex, intent: fn(String) -> Intent| {
+        for hit in pattern.captures_iter(question) {
+            let name = hit.iter().skip(1).flatten().next().map_or("", |name| name.as_str());
+            found.push((hit.get(0).map_or(0, |whole| whole.start()), intent(name.trim_end_matches('.').to_owned())));
+        }
+    };
+    named(&FIND, Intent::Find);
+    named(&SEARCH, Intent::Search);
     for hit in TIME.captures_iter(question) {
         let zone = hit.name("zone").map(|zone| zone.as_str().to_owned());
         found.push((hit.get(0).map_or(0, |whole| whole.start()), Intent::Time(zone)));
@@ -238,6 +259,8 @@ fn report(intent: &Intent, result: &Value) -> String {
         let what = match intent {
             Intent::List(path) => format!("I could not list {path}"),
             Intent::Read(path) => format!("I could not read {path}"),
+            Intent::Find(glob) => format!("I could not look for {glob}"),
+            Intent::Search(text) => format!("I could not search for {text}"),
             Intent::Time(_) => "I could not get the time".to_owned(),
             Intent::Add(..) => "I could not add the numbers".to_owned(),
             Intent::DemoText => "I could not get the demo text".to_owned(),
@@ -246,6 +269,18 @@ fn report(intent: &Intent, result: &Value) -> String {
     }
     let data = &result["data"];
     match intent {
+        Intent::Find(glob) => {
+            let entries = data["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let paths: Vec<&str> = entries.iter().take(QUOTED_NAMES).map(|entry| text(&entry["path"])).collect();
+            format!("{} names match {glob}: {}", entries.len(), paths.join(", "))
+        }
+        Intent::Search(wanted) => {
+            let matches = data["matches"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let line =
+                |found: &Value| format!("\n{}:{}: {}", text(&found["path"]), found["line"], text(&found["text"]));
+            let lines: String = matches.iter().take(QUOTED_NAMES).map(line).collect();
+            format!("{} lines hold {wanted}:{lines}", matches.len())
+        }
         Intent::List(path) => {
             let entries = data["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
             let names = entries.iter().take(QUOTED_NAMES).map(|entry| {
@@ -320,6 +355,12 @@ mod tests {
                 vec![Intent::Time(Some("Europe/Berlin".into())), Intent::Add(json!(2), json!(3.5))],
             ),
             ("what is 2 + 3", vec![Intent::Add(json!(2), json!(3))]),
+            ("find all files named *.rs.", vec![Intent::Find("*.rs".into())]),
+            (
+                "find `a b`, then search my files for \"read this\"",
+                vec![Intent::Find("a b".into()), Intent::Search("read this".into())],
+            ),
+            ("find out what time it is", vec![Intent::Time(None)]),
             ("show me the demo text", vec![Intent::DemoText]),
             ("hello", vec![]),
         ] {

@@ -97,11 +97,11 @@ impl Execution {
             Ok(Ok(AgentEnd::Answered { message_id, answer })) => Ending::Answered { message_id, answer },
             Ok(Ok(AgentEnd::Interrupted)) => Ending::Interrupted,
             Ok(Ok(AgentEnd::Failed { code, message })) => Ending::Failed { code, message },
-            Ok(Err(Halt::Stopped(StopReason::Cancelled(reason)))) => Ending::Cancelled(reason),
-            Ok(Err(Halt::Stopped(StopReason::ShuttingDown))) => failed(ErrorCode::ShuttingDown),
+            Ok(Err(Halt::Stopped(reason))) => stopped(reason),
             Ok(Err(halt)) => {
                 tracing::error!(run.id = %self.run.run_id, cause = %halt, "run halted");
-                failed(ErrorCode::Internal)
+                // A run that was told to stop ends as stopped, also when something failed meanwhile.
+                self.signal.reason().map_or_else(|| failed(ErrorCode::Internal), stopped)
             }
             Err(_panic) => {
                 tracing::error!(run.id = %self.run.run_id, "run panicked");
@@ -196,6 +196,13 @@ impl Execution {
                 ConversationCommand::CancelRun { run_id, claim, reason, message_id, partial_text }
             }
         })
+    }
+}
+
+fn stopped(reason: StopReason) -> Ending {
+    match reason {
+        StopReason::Cancelled(reason) => Ending::Cancelled(reason),
+        StopReason::ShuttingDown => failed(ErrorCode::ShuttingDown),
     }
 }
 

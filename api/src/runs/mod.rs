@@ -2,6 +2,7 @@
 
 mod active;
 mod claim;
+pub mod dev_call;
 mod execution;
 pub mod expiry;
 mod interrupt;

@@ -7,9 +7,11 @@ use crate::state::App;
 use devmind_domain::agent::stand_in_results;
 use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError};
 use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, RecordedEvent, StreamId};
+use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadError, ThreadEvent};
+use devmind_domain::tool_call::ToolCall;
 use devmind_domain::{Decider, ErrorCode};
-use devmind_ledger::{Append, AppendError, LedgerError, StreamAppend, load};
+use devmind_ledger::{Append, AppendError, LedgerError, LedgerReader, StreamAppend, load};
 use devmind_projections::RunRow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How a run ends.
 pub(super) struct RunEnd<'a> {
     pub run: &'a RunRow,
-    /// What the stand-in results say.
+    /// What the stand-in results say; of a call that was dispatched none says that it was not started.
     pub stand_in: ErrorCode,
     /// The command that ends the run, under the claim it was executed under.
     pub command: ConversationCommand,
@@ -101,7 +103,8 @@ pub(super) async fn append_end(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<Re
         let (conversation, version) = load::<Conversation>(reader, run.conversation_id.as_str()).await?;
         let (thread, thread_version) = load::<Thread>(reader, run.graph_thread_id.as_str()).await?;
         let events = conversation.decide(command.clone())?;
-        let stand_ins = stand_in_events(&thread, run, *stand_in)?;
+        let dispatched = dispatched_calls(reader, &thread, run).await?;
+        let stand_ins = stand_in_events(&thread, run, *stand_in, &dispatched)?;
         // The stand-ins first: the run's terminal event is its last.
         let mut streams = Vec::new();
         if !stand_ins.is_empty() {
@@ -124,10 +127,36 @@ pub(super) async fn append_end(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<Re
     }
 }
 
-fn stand_in_events(thread: &Thread, run: &RunRow, code: ErrorCode) -> Result<Vec<ThreadEvent>, ThreadError> {
+/// The calls without a result that were dispatched: nobody can say of them that they were not started.
+async fn dispatched_calls(
+    reader: &LedgerReader,
+    thread: &Thread,
+    run: &RunRow,
+) -> Result<Vec<ToolCallId>, LedgerError> {
+    let mut dispatched = Vec::new();
+    for call in thread.exchanges.last().into_iter().flat_map(|last| last.unanswered()) {
+        let id = ToolCallId::of(&run.graph_thread_id, &call.id);
+        let (state, _) = load::<ToolCall>(reader, id.as_str()).await?;
+        if !state.attempts.is_empty() {
+            dispatched.push(id);
+        }
+    }
+    Ok(dispatched)
+}
+
+fn stand_in_events(
+    thread: &Thread,
+    run: &RunRow,
+    code: ErrorCode,
+    dispatched: &[ToolCallId],
+) -> Result<Vec<ThreadEvent>, ThreadError> {
+    let code_of = |id: &ToolCallId| match code {
+        ErrorCode::ToolNotStarted if dispatched.contains(id) => ErrorCode::ResultUnknown,
+        code => code,
+    };
     let mut thread = thread.clone();
     let mut events = Vec::new();
-    for observed in stand_in_results(&thread.clone(), &run.graph_thread_id, code) {
+    for observed in stand_in_results(&thread.clone(), &run.graph_thread_id, code_of) {
         let decided = thread.decide(ThreadCommand::ObserveResult(observed))?;
         decided.iter().for_each(|event| thread.evolve(event));
         events.extend(decided);

@@ -12,6 +12,7 @@ use devmind_domain::thread::{ThreadCommand, ToolResultObserved};
 use devmind_domain::tool_call::*;
 use devmind_domain::tools::{Admission, ToolOutcome, admit, catalogue, server_tools};
 use devmind_ledger::{ExecuteError, execute};
+use devmind_projections::RunRow;
 
 impl Execution {
     pub(super) async fn run_tool(&mut self, planned: &PlannedCall) -> Result<(), Halt> {
@@ -37,8 +38,11 @@ impl Execution {
                 CallEnd::Outcome(outcome) => outcome,
                 CallEnd::Stopped(reason, outcome) => {
                     // The call was sent: the prompt says that its outcome is unknown, whatever the
-                    // device reports later.
-                    self.observe(&tool_call_id, &admission.tool, &outcome).await?;
+                    // device reports later. Where that cannot be recorded now, the stand-in at the
+                    // run's end says so: the run ends because it was told to.
+                    if let Err(error) = self.observe(&tool_call_id, &admission.tool, &outcome).await {
+                        tracing::warn!(tool_call.id = %tool_call_id, cause = %error, "an outcome was not recorded");
+                    }
                     return Err(Halt::Stopped(reason));
                 }
             },
@@ -47,22 +51,7 @@ impl Execution {
     }
 
     pub(super) fn request(&self, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
-        ToolCallRequested {
-            conversation_id: self.run.conversation_id.clone(),
-            turn_id: self.run.turn_id.clone(),
-            run_id: self.run.run_id.clone(),
-            user_id: self.run.user_id.clone(),
-            graph_thread_id: self.run.graph_thread_id.clone(),
-            model_call_id: model_call_id.to_owned(),
-            parent_tool_call_id: None,
-            tool: admission.tool.clone(),
-            tool_version: admission.version.clone(),
-            target: admission.target,
-            device_id: if admission.target == Target::Device { self.run.device_id.clone() } else { None },
-            arguments: admission.arguments.clone(),
-            call_hash: admission.call_hash.clone(),
-            risk: admission.risk,
-        }
+        requested(&self.run, model_call_id, admission)
     }
 
     async fn decide(
@@ -141,6 +130,26 @@ impl Execution {
             error: outcome.error_code(),
         }))
         .await
+    }
+}
+
+/// What is recorded of a call of the run.
+pub(super) fn requested(run: &RunRow, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
+    ToolCallRequested {
+        conversation_id: run.conversation_id.clone(),
+        turn_id: run.turn_id.clone(),
+        run_id: run.run_id.clone(),
+        user_id: run.user_id.clone(),
+        graph_thread_id: run.graph_thread_id.clone(),
+        model_call_id: model_call_id.to_owned(),
+        parent_tool_call_id: None,
+        tool: admission.tool.clone(),
+        tool_version: admission.version.clone(),
+        target: admission.target,
+        device_id: if admission.target == Target::Device { run.device_id.clone() } else { None },
+        arguments: admission.arguments.clone(),
+        call_hash: admission.call_hash.clone(),
+        risk: admission.risk,
     }
 }
 

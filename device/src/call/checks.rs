@@ -1,35 +1,13 @@
-//! The checks that need nothing but the request: 1, 2, 3 and the look at a known row.
+//! The checks that need nothing but the request: 2 and 3.
 
-use super::Stop;
-use crate::journal::{Owner, Row, Settlement};
 use crate::tools::{LocalTool, ToolFailure};
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::{call_hash, canonical_json};
-use devmind_domain::ids::DeviceId;
 use devmind_domain::json::parse_strict;
 use devmind_domain::protocol::CallRequest;
-use devmind_domain::tool_call::ResultStatus;
 use devmind_domain::tools::{ToolDefinition, catalogue};
 use serde_json::Value;
 use std::sync::Arc;
-
-/// Check 1: the request is for this device.
-pub(super) fn is_mine(device_id: &DeviceId, request: &CallRequest) -> Result<(), ErrorCode> {
-    if request.device_id == *device_id { Ok(()) } else { Err(ErrorCode::DeviceMismatch) }
-}
-
-/// What a call that the journal knows gets: its stored result, or a conflict. Another server's or
-/// user's call of the same id is a conflict, too: it must not learn the result.
-pub(super) fn repeat(row: Row, request: &CallRequest, owner: &Owner) -> Stop {
-    if row.call_hash != request.call_hash || row.owner != *owner {
-        return Stop::Refused(ErrorCode::IdempotencyConflict);
-    }
-    match row.outcome {
-        Ok(result) => Stop::Repeat(Box::new(result)),
-        // Neither running nor settled: a step could not be stored. Only a new start settles it.
-        Err(_) => Stop::Refused(ErrorCode::DeviceJournalFailed),
-    }
-}
 
 /// Check 2: the tool, in this version.
 pub(super) fn known_tool<'a>(
@@ -56,9 +34,4 @@ pub(super) fn arguments(request: &CallRequest) -> Result<Value, ToolFailure> {
         return Err(invalid("the arguments are not the ones that were hashed".to_owned()));
     }
     Ok(arguments)
-}
-
-/// A refusal of checks 2 to 5: it did not run, and never will.
-pub(super) fn verdict(failure: ToolFailure) -> Stop {
-    Stop::Verdict(Settlement::without_success(ResultStatus::Rejected, failure.code, failure.message))
 }

@@ -1,42 +1,63 @@
-//! A call under way: who hears of it, how far it has got, and whether it is still wanted.
+//! A call under way: who hears of it, and how its task is reached.
 
 use super::{Peer, fitting, lock};
+use crate::clock::Deadline;
 use crate::journal::Owner;
+use devmind_domain::device_channel::device_call::Effect;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::protocol::{CallRequest, CallResult, DeviceFrame};
-use devmind_domain::tool_call::Phase;
 use std::sync::{Arc, Mutex};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub(super) struct OpenCall {
+    pub(super) tool_call_id: ToolCallId,
     call_hash: String,
-    /// Cancelled when the server takes back the newest attempt.
-    pub(super) cancel: CancellationToken,
-    tool_call_id: ToolCallId,
     owner: Owner,
     max_message_bytes: usize,
-    now: Mutex<Now>,
-}
-
-/// What changes while the call is open.
-struct Now {
+    /// When it is too late to begin.
+    pub(super) deadline: Deadline,
+    /// Cancelled when a question or a look is no longer waited for.
+    pub(super) interrupt: CancellationToken,
+    /// Cancelled when the tool is to stop.
+    pub(super) abort: CancellationToken,
+    /// What is to be performed. Bounded by the machine: it emits the next step when it has the outcome
+    /// of the one before.
+    effects: mpsc::UnboundedSender<Effect>,
     /// The connection that asked last.
-    peer: Arc<dyn Peer>,
-    /// The newest attempt that this execution answers.
-    attempt_no: u32,
-    /// `None` while it is judged.
-    phase: Option<Phase>,
+    peer: Mutex<Arc<dyn Peer>>,
 }
 
 impl OpenCall {
-    pub(super) fn new(peer: Arc<dyn Peer>, request: &CallRequest) -> Self {
-        Self {
-            call_hash: request.call_hash.clone(),
-            cancel: CancellationToken::new(),
+    pub(super) fn new(
+        peer: Arc<dyn Peer>,
+        request: &CallRequest,
+        deadline: Deadline,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Effect>) {
+        let (effects, queue) = mpsc::unbounded_channel();
+        let call = Self {
             tool_call_id: request.tool_call_id.clone(),
+            call_hash: request.call_hash.clone(),
             owner: peer.owner().clone(),
             max_message_bytes: peer.max_message_bytes(),
-            now: Mutex::new(Now { peer, attempt_no: request.attempt_no, phase: None }),
+            deadline,
+            interrupt: CancellationToken::new(),
+            abort: CancellationToken::new(),
+            effects,
+            peer: Mutex::new(peer),
+        };
+        (Arc::new(call), queue)
+    }
+
+    /// Takes effects: what breaks off the step under way is done at once, the rest in its order.
+    pub(super) fn take(&self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Interrupt => self.interrupt.cancel(),
+                Effect::Abort => self.abort.cancel(),
+                // Fails only when the task has ended, and the call with it.
+                in_order => drop(self.effects.send(in_order)),
+            }
         }
     }
 
@@ -45,19 +66,9 @@ impl OpenCall {
         self.call_hash == request.call_hash && self.owner == *owner
     }
 
-    /// A repeated request is answered by what is already under way.
-    pub(super) fn join(&self, peer: Arc<dyn Peer>, attempt_no: u32) -> Option<Phase> {
-        let mut now = lock(&self.now);
-        now.peer = peer;
-        now.attempt_no = now.attempt_no.max(attempt_no);
-        now.phase
-    }
-
-    /// A cancel of an attempt that a newer one has joined means nothing any more.
-    pub(super) fn cancel_up_to(&self, attempt_no: u32) {
-        if lock(&self.now).attempt_no <= attempt_no {
-            self.cancel.cancel();
-        }
+    /// From now on this peer hears of it.
+    pub(super) fn answers(&self, peer: Arc<dyn Peer>) {
+        *lock(&self.peer) = peer;
     }
 
     /// Whom the result belongs to: who asked first.
@@ -69,24 +80,15 @@ impl OpenCall {
         self.max_message_bytes
     }
 
-    /// The call has got so far; the server is told.
-    pub(super) async fn enter(&self, phase: Phase) {
-        lock(&self.now).phase = Some(phase);
-        self.say(|id, attempt_no| DeviceFrame::Received { tool_call_id: id.clone(), attempt_no, phase }).await;
-    }
-
     /// Says how the call ended to whom asked last, in a frame that they take.
     pub(super) async fn say_result(&self, result: CallResult) {
-        let peer = lock(&self.now).peer.clone();
+        let peer = lock(&self.peer).clone();
         peer.send(fitting(result, peer.max_message_bytes())).await;
     }
 
     /// Says something to whom asked last.
-    pub(super) async fn say(&self, frame: impl FnOnce(&ToolCallId, u32) -> DeviceFrame) {
-        let (peer, frame) = {
-            let now = lock(&self.now);
-            (now.peer.clone(), frame(&self.tool_call_id, now.attempt_no))
-        };
+    pub(super) async fn say(&self, frame: DeviceFrame) {
+        let peer = lock(&self.peer).clone();
         peer.send(frame).await;
     }
 }

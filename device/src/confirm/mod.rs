@@ -3,9 +3,17 @@
 //! Only an explicit yes allows; no answer, no way to ask, and every error deny. What is asked, and
 //! what an answer leads to, is left to `call`; this module shows it honestly and fetches the answer.
 
+mod both;
+mod decider;
+mod notify;
+pub mod page;
 mod render;
 mod terminal;
 
+pub use both::Both;
+pub(crate) use decider::Decider;
+pub use notify::{Notifier, notifier_loop};
+pub use page::Page;
 pub use render::render;
 pub use terminal::Terminal;
 
@@ -50,9 +58,14 @@ pub trait Confirm: Send + Sync {
     /// Asks and waits, at most 60 s from when the question is shown. The future may be dropped at
     /// any time, and `cancel` says that the answer no longer matters: the question is closed.
     async fn ask(&self, request: &ConfirmationRequest, cancel: &CancellationToken) -> Answer;
+
+    /// The same, and how the answer came about, for the record.
+    async fn decide(&self, request: &ConfirmationRequest, cancel: &CancellationToken) -> (Answer, &'static str) {
+        (self.ask(request, cancel).await, "a person")
+    }
 }
 
-/// The same answer to everything: `--yes`, `--no`.
+/// The same answer to everything: `--yes`, `--no`, and where there is nobody to ask.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed(
     /// Whether to allow.
@@ -63,5 +76,9 @@ pub struct Fixed(
 impl Confirm for Fixed {
     async fn ask(&self, _request: &ConfirmationRequest, _cancel: &CancellationToken) -> Answer {
         if self.0 { Answer::Allow } else { Answer::Deny }
+    }
+
+    async fn decide(&self, request: &ConfirmationRequest, cancel: &CancellationToken) -> (Answer, &'static str) {
+        (self.ask(request, cancel).await, "the setting confirm")
     }
 }

@@ -2,32 +2,44 @@
 
 use super::ConfirmationRequest;
 use crate::text::visible;
+use crate::tools::Subject;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The question as lines of text, with the seconds left to answer. Characters that move the cursor,
-/// turn the reading direction or are not seen are written out.
+/// The question as lines of text, with the seconds left to answer.
 pub fn render(request: &ConfirmationRequest, left: Duration) -> String {
     let mut shown = format!("\nA model asks to use {}", visible(&request.tool));
-    let mut line = |name: &str, value: &str| {
+    for (name, value) in rows(request) {
         // Writing to a String cannot fail.
         let _ = write!(shown, "\n  {name:<14} {value}");
-    };
-    line("conversation", &visible(&request.conversation_title));
-    for (name, value) in request.arguments.as_object().into_iter().flatten() {
-        line(&visible(name), &argument(value));
-    }
-    if let Some(subject) = &request.subject {
-        line("file", &visible(&subject.resolved_path));
-        line("size", &format!("{} bytes", subject.facts.size));
-        line("changed", &subject.facts.modified.to_string());
-        if subject.facts.links > 1 {
-            line("names", &format!("{} (the same file has other names)", subject.facts.links));
-        }
     }
     let _ = write!(shown, "\nAllow this once? [y/N] ({} s left) ", left.as_secs());
     shown
+}
+
+/// Everything that is asked about, by name. Characters that move the cursor, turn the reading
+/// direction or are not seen are written out.
+pub(super) fn rows(request: &ConfirmationRequest) -> Vec<(String, String)> {
+    let mut rows = vec![("conversation".to_owned(), visible(&request.conversation_title))];
+    let arguments = request.arguments.as_object().into_iter().flatten();
+    rows.extend(arguments.map(|(name, value)| (visible(name), argument(value))));
+    rows.extend(request.subject.iter().flat_map(subject_rows).map(|(name, value)| (name.to_owned(), value)));
+    rows
+}
+
+fn subject_rows(subject: &Subject) -> Vec<(&'static str, String)> {
+    let shown = visible(&subject.resolved_path);
+    let Some(facts) = &subject.facts else {
+        let place = if shown.is_empty() { "the whole workspace".to_owned() } else { format!("{shown}/ and all below") };
+        return vec![("folder", place)];
+    };
+    let mut rows =
+        vec![("file", shown), ("size", format!("{} bytes", facts.size)), ("changed", facts.modified.to_string())];
+    if facts.links > 1 {
+        rows.push(("names", format!("{} (the same file has other names)", facts.links)));
+    }
+    rows
 }
 
 /// Text between quotes, anything else as JSON.
@@ -43,7 +55,6 @@ mod tests {
     use super::*;
     use crate::clock::Deadline;
     use crate::path_policy::FileFacts;
-    use crate::tools::Subject;
     use devmind_domain::Timestamp;
     use serde_json::json;
 
@@ -60,7 +71,7 @@ mod tests {
             tool_call_id: "call".into(),
             tool: "workspace.read_file".into(),
             arguments: json!({ "path": "a\u{202e}dm.txt\u{1b}[2K\n[y/N] y", "offset": 7 }),
-            subject: Some(Subject { resolved_path: "real\u{200b}.txt".into(), facts }),
+            subject: Some(Subject { resolved_path: "real\u{200b}.txt".into(), facts: Some(facts) }),
             conversation_title: "hello\r\u{1b}]0;title\u{7}".into(),
             deadline: Deadline::after(Duration::from_secs(60)),
         };

@@ -57,6 +57,11 @@ impl Terminal {
         }
     }
 
+    /// Whether somebody can be asked now.
+    pub(super) fn is_there(&self) -> bool {
+        (self.is_there)()
+    }
+
     fn show(&self, text: &str) {
         if let Ok(mut output) = self.output.lock() {
             // A terminal that cannot be written to will not answer either.
@@ -72,7 +77,7 @@ struct Withdrawn<'a>(Option<&'a Terminal>);
 impl Drop for Withdrawn<'_> {
     fn drop(&mut self) {
         if let Some(terminal) = self.0 {
-            terminal.show("\nwithdrawn: this call is no longer wanted\n");
+            terminal.show("\nclosed: it was answered on the page, or is no longer wanted\n");
         }
     }
 }
@@ -134,6 +139,10 @@ impl Confirm for Terminal {
             Answer::NoAnswer => "\nclosed without an answer: denied\n",
         });
         answer
+    }
+
+    async fn decide(&self, request: &ConfirmationRequest, cancel: &CancellationToken) -> (Answer, &'static str) {
+        (self.ask(request, cancel).await, "the terminal")
     }
 }
 

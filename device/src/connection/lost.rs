@@ -41,7 +41,9 @@ impl Lost {
                 reason: "another program connected as this device".to_owned(),
             },
             Some(CloseCode::Ticket) => Self::Ticket { reason: format!("the ticket was not taken{said}") },
-            Some(CloseCode::Protocol) => Self::Protocol { reason: format!("the server complains{said}") },
+            Some(CloseCode::Protocol | CloseCode::NotText) => {
+                Self::Protocol { reason: format!("the server complains{said}") }
+            }
             Some(CloseCode::GoingAway | CloseCode::Restarting) => Self::retry(format!("the server is stopping{said}")),
             Some(CloseCode::Busy) => Self::retry(format!("the server is busy{said}")),
             Some(CloseCode::Silent) => Self::retry(format!("the server heard nothing{said}")),

@@ -8,6 +8,7 @@ mod backoff;
 mod lost;
 mod outbox;
 mod server;
+mod server_clock;
 mod session;
 mod socket;
 mod ticket;
@@ -17,6 +18,7 @@ pub use server::Identity;
 pub(crate) use server::Server;
 
 use crate::call::Calls;
+use crate::device::Health;
 use crate::error::DeviceError;
 use crate::journal::Journal;
 use devmind_domain::ErrorCode;
@@ -67,6 +69,7 @@ pub(crate) struct Link {
     pub(crate) instance_id: String,
     pub(crate) journal: Arc<Journal>,
     pub(crate) calls: Arc<Calls>,
+    pub(crate) health: watch::Sender<Health>,
 }
 
 /// Keeps connected until asked to hang up, or until connecting again cannot help.

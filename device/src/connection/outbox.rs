@@ -6,7 +6,6 @@
 
 use super::session::Session;
 use crate::call::{Peer as _, fitting};
-use crate::clock;
 use crate::journal::{Journal, JournalError, Row};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::RESULTS_IN_FLIGHT;
@@ -67,7 +66,10 @@ impl Outbox {
                 },
                 // The calls live as long as the device; their end is the end of sending, too.
                 changed = self.settled.changed() => if changed.is_err() { return },
-                _ = heartbeats.tick() => self.session.send(DeviceFrame::Heartbeat { time: clock::now() }).await,
+                _ = heartbeats.tick() => {
+                    let time = self.session.clock().leaves();
+                    self.session.send(DeviceFrame::Heartbeat { time, answers: None }).await;
+                }
                 () = self.drain.cancelled(), if give_up_at.is_none() => give_up_at = Some(Instant::now() + DRAIN_WITHIN),
                 () = sleep_until(give_up_at.unwrap_or(now)), if give_up_at.is_some() => return,
             }

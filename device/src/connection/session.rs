@@ -3,6 +3,7 @@
 use super::Link;
 use super::lost::Lost;
 use super::outbox::{Delivery, Outbox};
+use super::server_clock::ServerClock;
 use super::socket::{Incoming, Outgoing, Reader, Socket, write};
 use crate::call::Peer;
 use crate::journal::Owner;
@@ -15,8 +16,8 @@ use devmind_domain::protocol::{
     CloseCode, DeviceFrame, PROTOCOL_VERSION, ProtocolError, Register, Registered, ServerFrame,
 };
 use futures::StreamExt as _;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -32,6 +33,15 @@ pub(super) struct Session {
     owner: Owner,
     max_message_bytes: usize,
     queue: mpsc::Sender<Outgoing>,
+    clock: Mutex<ServerClock>,
+}
+
+impl Session {
+    /// What is known of the server's clock.
+    pub(super) fn clock(&self) -> MutexGuard<'_, ServerClock> {
+        // Every change under the lock is one step: the data stays whole.
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[async_trait]
@@ -64,6 +74,7 @@ pub(super) async fn serve(
     let (queue, queued) = mpsc::channel(SEND_QUEUE_FRAMES);
     let writer = tokio::spawn(write(sink, queued));
     let mut reader = Reader::new(stream);
+    let sent = Instant::now();
     let registered = tokio::select! {
         () = hang_up.cancelled() => Err(Lost::HungUp),
         registered = register(link, &mut reader, &queue) => registered,
@@ -71,10 +82,14 @@ pub(super) async fn serve(
     let lost = match registered {
         Ok(registered) => {
             online(&registered);
+            let mut clock = ServerClock::default();
+            clock.round_trip(sent, Instant::now(), registered.server_time);
+            note_offset(link, &clock);
             let session = Arc::new(Session {
                 owner: Owner { server_id: registered.server_id, user_hash: registered.user_hash },
                 max_message_bytes: registered.max_message_bytes.min(MAX_RESULT_FRAME_BYTES),
                 queue: queue.clone(),
+                clock: Mutex::new(clock),
             });
             let every = registered.heartbeat_interval_ms.clamp(MIN_HEARTBEAT_MS, HEARTBEAT_INTERVAL_MS);
             converse(link, &mut reader, session, Duration::from_millis(every), hang_up).await
@@ -176,14 +191,20 @@ async fn converse(
 
 async fn handle(link: &Arc<Link>, session: &Arc<Session>, deliveries: &mpsc::Sender<Delivery>, incoming: Incoming) {
     let delivery = match incoming {
-        Incoming::Frame(ServerFrame::Request(request)) => {
+        Incoming::Frame(ServerFrame::Request(mut request)) => {
+            request.ttl_ms = session.clock().ttl_ms(&request);
             return link.calls.request(session.clone(), *request);
         }
         Incoming::Frame(ServerFrame::Cancel { tool_call_id, attempt_no, reason }) => {
             tracing::info!(tool_call.id = %tool_call_id, attempt_no, ?reason, "call taken back");
             return link.calls.cancel(&tool_call_id, attempt_no);
         }
-        Incoming::Frame(ServerFrame::Heartbeat { .. }) => return,
+        Incoming::Frame(ServerFrame::Heartbeat { answers: None, .. }) => return,
+        Incoming::Frame(ServerFrame::Heartbeat { time, answers: Some(own) }) => {
+            let mut clock = session.clock();
+            clock.answered(own, time);
+            return note_offset(link, &clock);
+        }
         Incoming::Frame(ServerFrame::ProtocolError(error)) => return complain(&error),
         Incoming::Frame(ServerFrame::Registered(_)) => {
             return protest(session, None, "the device is registered already".to_owned()).await;
@@ -196,6 +217,14 @@ async fn handle(link: &Arc<Link>, session: &Arc<Session>, deliveries: &mpsc::Sen
     };
     // Fails only when the outbox has ended; then the result is sent again on the next connection.
     let _ = deliveries.send(delivery).await;
+}
+
+/// Lets the user know how far the clocks are apart.
+fn note_offset(link: &Link, clock: &ServerClock) {
+    link.health.send_if_modified(|health| {
+        let offset_ms = clock.offset_ms();
+        std::mem::replace(&mut health.clock_offset_ms, offset_ms) != offset_ms
+    });
 }
 
 fn complain(error: &ProtocolError) {

@@ -9,16 +9,21 @@
 //!
 //! What a call's steps mean is left to `call`, when to send to `connection`.
 
+mod ballast;
+pub mod history;
 mod open;
 mod retention;
 mod row;
 #[cfg(test)]
 mod tests;
 
-pub use row::{Row, Settlement};
+pub use devmind_domain::device_channel::Settlement;
+pub use row::Row;
 
 use crate::clock;
 use crate::state_dir::StateDir;
+use crate::text::whole_characters;
+use ballast::Ballast;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::{MAX_UNACKED_RESULTS, OUTPUT_QUOTA_BYTES};
 use devmind_domain::protocol::CallRequest;
@@ -30,6 +35,9 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// Below this many free bytes no call is taken: its result could not be stored.
 const FREE_SPACE_FLOOR_BYTES: u64 = 32 << 20;
+/// Bytes of a call's arguments and of its conversation's title that are kept for people, at most.
+const MAX_KEPT_ARGUMENT_BYTES: usize = 8 << 10;
+const MAX_KEPT_TITLE_BYTES: usize = 400;
 /// SQLite's result code for a full disk.
 const SQLITE_FULL: &str = "13";
 
@@ -38,6 +46,7 @@ const SQLITE_FULL: &str = "13";
 pub struct Journal {
     connection: Mutex<SqliteConnection>,
     poisoned: AtomicBool,
+    ballast: Ballast,
     state: StateDir,
     journal_id: String,
     epoch: u64,
@@ -153,6 +162,17 @@ impl Journal {
         transaction.commit().await.map_err(|error| self.full_or_poison(&error))
     }
 
+    /// Who allowed or denied a reserved call, for [`history`]. Durable when it returns.
+    ///
+    /// # Errors
+    /// `Full` (nothing was written), `Failed`.
+    pub async fn note_decision(&self, id: &ToolCallId, by: &str) -> Result<(), JournalError> {
+        let mut connection = self.usable().await?;
+        let update = "UPDATE calls SET decided_by = ? WHERE tool_call_id = ? AND phase = 'reserved'";
+        let done = sqlx::query(update).bind(by).bind(id.as_str()).execute(&mut *connection).await;
+        done.map(drop).map_err(|error| self.full_or_poison(&error))
+    }
+
     /// Check 9 begins: from here on a crash means that nobody knows. `false` when the call is not
     /// `reserved`: then it must not run.
     ///
@@ -171,21 +191,28 @@ impl Journal {
         Ok(done.rows_affected() == 1)
     }
 
-    /// Ends a call. The first settlement stays: `false` when there was one. When the disk is full,
-    /// the settlement is stored without its output.
+    /// Ends a call. The first settlement stays: `false` when there was one. When the disk is full, the
+    /// ballast makes room; when that is not enough, the settlement is stored without its output.
     ///
     /// # Errors
     /// `Failed`.
     pub async fn settle(&self, id: &ToolCallId, settlement: &Settlement) -> Result<bool, JournalError> {
         let mut connection = self.usable().await?;
-        match settle(&mut connection, id, settlement).await {
-            Err(error) if is_full(&error) && settlement.output.is_some() => {
-                tracing::error!(tool_call.id = %id, "the disk is full: the call's output is lost");
-                let without = settlement.without_output();
-                settle(&mut connection, id, &without).await.map_err(|error| self.poison(&error))
-            }
-            settled => settled.map_err(|error| self.poison(&error)),
+        let mut settled = settle(&mut connection, id, settlement).await;
+        if is_out_of_room(&settled) && self.ballast.give_half() {
+            settled = settle(&mut connection, id, settlement).await;
         }
+        if is_out_of_room(&settled) && settlement.output.is_some() {
+            tracing::error!(tool_call.id = %id, "the disk is full: the call's output is lost");
+            let without = settlement.without_output();
+            settled = settle(&mut connection, id, &without).await;
+            if is_out_of_room(&settled) && self.ballast.give_rest() {
+                settled = settle(&mut connection, id, &without).await;
+            }
+        } else if is_out_of_room(&settled) && self.ballast.give_rest() {
+            settled = settle(&mut connection, id, settlement).await;
+        }
+        settled.map_err(|error| self.poison(&error))
     }
 
     /// Settled calls of this owner that the server has not acknowledged, in the order of settling,
@@ -253,8 +280,9 @@ impl Journal {
         owner: &Owner,
     ) -> Result<(), JournalError> {
         let insert = "INSERT INTO calls (tool_call_id, call_hash, tool, phase, instance_id, executed_attempt_no,
-                                         server_id, user_hash, call_created_at, reserved_at)
-                      VALUES (?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?)";
+                                         server_id, user_hash, call_created_at, reserved_at, arguments,
+                                         conversation_title)
+                      VALUES (?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?, ?, ?)";
         let done = sqlx::query(insert)
             .bind(request.tool_call_id.as_str())
             .bind(&request.call_hash)
@@ -265,6 +293,8 @@ impl Journal {
             .bind(&owner.user_hash)
             .bind(request.call_created_at.as_micros())
             .bind(clock::now().as_micros())
+            .bind(whole_characters(&request.arguments_json, MAX_KEPT_ARGUMENT_BYTES))
+            .bind(whole_characters(&request.conversation_title, MAX_KEPT_TITLE_BYTES))
             .execute(connection)
             .await;
         done.map(drop).map_err(|error| self.full_or_poison(&error))
@@ -289,6 +319,10 @@ impl Journal {
     fn full_or_poison(&self, error: &sqlx::Error) -> JournalError {
         if is_full(error) { JournalError::Full } else { self.poison(error) }
     }
+}
+
+fn is_out_of_room<T>(done: &Result<T, sqlx::Error>) -> bool {
+    done.as_ref().is_err_and(is_full)
 }
 
 fn is_full(error: &sqlx::Error) -> bool {

@@ -1,11 +1,12 @@
 //! Opening the journal: migrate, check, count the opening, and settle what the last start left.
 
+use super::ballast::Ballast;
 use super::{Journal, Settlement, settle};
 use crate::error::DeviceError;
 use crate::state_dir::StateDir;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::tool_call::ResultStatus;
+use devmind_domain::tool_call::Phase;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection as _, SqliteConnection};
@@ -36,6 +37,8 @@ impl Journal {
             .filename(&file)
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
+            // Nothing of it goes to a folder for temporary files, which the sandbox closes.
+            .pragma("temp_store", "MEMORY")
             // macOS: a flush must reach the disk, not only the drive's cache.
             .pragma("fullfsync", "1")
             .foreign_keys(true);
@@ -53,6 +56,7 @@ impl Journal {
         let journal = Self {
             connection: Mutex::new(connection),
             poisoned: AtomicBool::new(false),
+            ballast: Ballast::of(state.path()),
             state,
             journal_id,
             epoch,
@@ -89,15 +93,9 @@ async fn start(connection: &mut SqliteConnection) -> Result<(String, u64), sqlx:
     let left = "SELECT tool_call_id, phase FROM calls WHERE phase <> 'settled' ORDER BY reserved_at, rowid";
     let left: Vec<(String, String)> = sqlx::query_as(left).fetch_all(&mut *transaction).await?;
     for (id, phase) in left {
-        let settlement = if phase == "reserved" {
-            let message = "the device program ended before it began the call";
-            Settlement::without_success(ResultStatus::Cancelled, ErrorCode::NotExecuted, message)
-        } else {
-            let message = "the device program ended while executing the call";
-            Settlement::without_success(ResultStatus::Indeterminate, ErrorCode::DeviceRestarted, message)
-        };
+        let left_at = if phase == "reserved" { Phase::Reserved } else { Phase::Executing };
         tracing::warn!(tool_call.id = %id, phase, "a call was left open by the last start; it is settled and not executed");
-        settle(&mut transaction, &ToolCallId(id), &settlement).await?;
+        settle(&mut transaction, &ToolCallId(id), &Settlement::after_restart(left_at)).await?;
     }
     transaction.commit().await?;
     Ok((journal_id, epoch.cast_unsigned()))

@@ -9,13 +9,14 @@ use sqlx::Connection as _;
 const DAY_MS: i64 = 24 * 3_600 * 1_000;
 
 impl Journal {
-    /// Forgets what has had its time. A forgotten call raises the mark below which calls are
+    /// Forgets what has had its time, and keeps room for the end of calls. A forgotten call raises the mark below which calls are
     /// refused (`CALL_TOO_OLD`), so that forgetting never makes a call run again.
     ///
     /// # Errors
     /// `Failed`.
     pub async fn clean(&self, now: Timestamp) -> Result<(), JournalError> {
         let mut connection = self.usable().await?;
+        self.ballast.fill(self.state.free_bytes().unwrap_or(0));
         let outputs_until = now.plus_millis(-OUTPUT_DAYS * DAY_MS).as_micros();
         let calls_until = now.plus_millis(-TOMBSTONE_DAYS * DAY_MS).as_micros();
         let cleaned = async {

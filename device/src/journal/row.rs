@@ -1,11 +1,10 @@
-//! One call as the journal knows it, and how a call ends.
+//! One call as the journal knows it.
 
 use super::Owner;
-use devmind_domain::canonical::{canonical_json, sha256_hex};
+use devmind_domain::Timestamp;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::protocol::CallResult;
-use devmind_domain::tool_call::{Phase, ResultStatus, ToolError};
-use devmind_domain::{ErrorCode, Timestamp};
+use devmind_domain::tool_call::{Phase, ToolError};
 use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -25,43 +24,6 @@ pub struct Row {
     pub outcome: Result<CallResult, Phase>,
     /// Its place in the order of settling; 0 before.
     pub settled_no: i64,
-}
-
-/// How a call ends.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settlement {
-    /// How.
-    pub status: ResultStatus,
-    /// The output's canonical JSON text.
-    pub output: Option<String>,
-    /// SHA-256 of that text.
-    pub output_sha256: Option<String>,
-    /// Why it did not succeed.
-    pub error: Option<ToolError>,
-}
-
-impl Settlement {
-    /// It ran and gave an output.
-    pub fn succeeded(output: &Value) -> Self {
-        let text = canonical_json(output);
-        let sha256 = sha256_hex(text.as_bytes());
-        Self { status: ResultStatus::Succeeded, output: Some(text), output_sha256: Some(sha256), error: None }
-    }
-
-    /// It did not succeed.
-    pub fn without_success(status: ResultStatus, code: ErrorCode, message: impl Into<String>) -> Self {
-        let error = ToolError { code: code.as_str().to_owned(), message: message.into() };
-        Self { status, output: None, output_sha256: None, error: Some(error) }
-    }
-
-    /// The same where there is no room for the output: that it ran, and what it gave, stay known.
-    pub(super) fn without_output(&self) -> Self {
-        let error = ToolError {
-            code: ErrorCode::OutputNotStored.as_str().to_owned(),
-            message: "the call ran, but the device's disk was full: its output is lost".to_owned(),
-        };
-        Self { output: None, error: Some(error), ..self.clone() }
-    }
 }
 
 impl sqlx::FromRow<'_, SqliteRow> for Row {

@@ -34,6 +34,7 @@ fn request(id: &str) -> CallRequest {
         requires_confirmation: true,
         execution_timeout_ms: 1_000,
         ttl_ms: 1_000,
+        expires_at: None,
         call_created_at: clock::now(),
         device_id: "device".into(),
         conversation_title: "title".into(),
@@ -160,6 +161,24 @@ async fn too_many_unacknowledged_results_refuse_new_calls() {
     }
     assert_eq!(journal.admit(clock::now()).await, Err(JournalError::Full));
     journal.acknowledge(&"call 0".into(), Disposition::Duplicate).await.expect("acked");
+    journal.admit(clock::now()).await.expect("room again");
+}
+
+#[tokio::test]
+async fn too_many_bytes_that_wait_for_an_acknowledgement_refuse_new_calls() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = open(folder.path()).await;
+    for (id, bytes) in [("a", OUTPUT_QUOTA_BYTES - 1), ("b", 1)] {
+        journal.admit(clock::now()).await.expect("room");
+        journal.reserve(&request(id), &owner("s")).await.expect("reserved");
+        journal.settle(&id.into(), &success()).await.expect("settled");
+        // As if the output were that large.
+        let grown = sqlx::query("UPDATE calls SET output_bytes = ? WHERE tool_call_id = ?");
+        let mut connection = journal.connection.lock().await;
+        grown.bind(bytes.cast_signed()).bind(id).execute(&mut *connection).await.expect("grown");
+    }
+    assert_eq!(journal.admit(clock::now()).await, Err(JournalError::Full));
+    journal.acknowledge(&"a".into(), Disposition::Stored).await.expect("acked");
     journal.admit(clock::now()).await.expect("room again");
 }
 

@@ -10,6 +10,7 @@ mod open;
 pub mod sensitive;
 
 pub use open::{FileFacts, OpenedDir, OpenedFile};
+pub(crate) use open::{open_entry, open_folder_entry};
 
 use devmind_domain::ErrorCode;
 
@@ -33,6 +34,7 @@ impl PathDenied {
             ErrorCode::SensitivePathDenied => "files of this name hold secrets and are never opened",
             ErrorCode::PathNotFound => "there is nothing of this name in the workspace",
             ErrorCode::NotAFile => "only regular files can be read and only folders listed",
+            ErrorCode::WorkspaceReplaced => "the workspace's folder was moved, replaced or removed",
             _ => "the device could not open it",
         };
         Self { code, message }

@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt as _};
 use devmind_domain::limits::MAX_SCANNED_ENTRIES;
 use devmind_domain::{ErrorCode, Timestamp};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -129,6 +129,9 @@ impl Workspace {
 
     /// Everything that can be said without opening the file itself.
     fn judge_names(&self, path: &str) -> Result<(), PathDenied> {
+        if !self.is_in_place() {
+            return Err(PathDenied::new(ErrorCode::WorkspaceReplaced));
+        }
         let components = lexical::components(path)?;
         let mut parent = None;
         for component in components.into_iter().filter(|component| !matches!(*component, "" | "." | "..")) {
@@ -225,6 +228,34 @@ impl Workspace {
             })
         })
     }
+}
+
+/// Opens a regular file by its own name in an open folder, for reading; a link is not followed.
+/// Whether the name may be opened has been judged by who read it from the folder.
+///
+/// # Errors
+/// Anything but a regular file is refused, as is every error of the operating system's.
+pub(crate) fn open_entry(dir: &Dir, name: &str) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = open_by_own_name(dir, name, flags)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+}
+
+/// The same for a folder.
+///
+/// # Errors
+/// Anything but a folder is refused, as is every error of the operating system's.
+pub(crate) fn open_folder_entry(dir: &Dir, name: &str) -> io::Result<Dir> {
+    open_by_own_name(dir, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::DIRECTORY).map(Dir::from_std_file)
+}
+
+/// A name without a separator, opened without following a link, lies in the folder: there is no way
+/// out of it.
+fn open_by_own_name(dir: &Dir, name: &str, flags: OFlags) -> io::Result<File> {
+    if name.contains('/') || matches!(name, "" | "." | "..") {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(File::from(openat(dir, name, flags | OFlags::CLOEXEC, Mode::empty())?))
 }
 
 /// The path of an open handle as the kernel knows it.

@@ -1,12 +1,11 @@
 //! `workspace.list_files`: the names in one folder, sorted, without the sensitive ones.
 
-use super::{Execution, LocalTool, Prepared, ToolFailure, number, text};
+use super::folder::{self, Budget, Entries};
+use super::{Execution, LocalTool, Prepared, ToolFailure, described, number, text};
 use crate::path_policy::OpenedDir;
 use crate::workspace::Workspace;
-use cap_std::fs::{DirEntry, MetadataExt as _};
 use devmind_domain::limits::{LIST_BUDGET_MS, MAX_LISTED_FILES, MAX_SCANNED_ENTRIES};
 use serde_json::{Value, json};
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,79 +37,21 @@ struct Listing {
     limit: usize,
 }
 
-/// One name as it is told.
-struct Entry {
-    name: String,
-    kind: &'static str,
-    size: Option<u64>,
-    /// Device and number, for files that have several names.
-    identity: Option<(u64, u64)>,
-}
-
 impl Prepared for Listing {
     /// Names that the user's disk spells in something else than UTF-8 cannot be asked for: they are
     /// only counted. `truncated` says that there is more: over the limit, after 10,000 entries, or
     /// after 2 seconds.
     fn run(self: Box<Self>, execution: &Execution) -> Result<Value, ToolFailure> {
         let ends_at = Instant::now() + Duration::from_millis(LIST_BUDGET_MS);
-        let mut entries = Vec::new();
-        let mut secrets = HashSet::new();
-        let (mut not_utf8, mut scanned, mut truncated) = (0u32, 0usize, false);
-        for entry in self.folder.dir.entries().map_err(|error| ToolFailure::io(&error))? {
-            if scanned == MAX_SCANNED_ENTRIES || Instant::now() >= ends_at {
-                truncated = true;
-                break;
-            }
-            execution.check()?;
-            scanned += 1;
-            let entry = entry.map_err(|error| ToolFailure::io(&error))?;
-            let Ok(name) = entry.file_name().into_string() else {
-                not_utf8 += 1;
-                continue;
-            };
-            let described = describe(&entry, name);
-            if self.workspace.may_list(&self.folder.resolved, &described.name, described.kind == "symlink") {
-                entries.push(described);
-            } else {
-                secrets.extend(described.identity);
-            }
-        }
-        // A second name (hard link) of a secret is a secret.
-        entries.retain(|entry| entry.identity.is_none_or(|identity| !secrets.contains(&identity)));
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut budget = Budget { entries: MAX_SCANNED_ENTRIES, ends_at };
+        let OpenedDir { dir, resolved } = &self.folder;
+        let Entries { mut entries, not_utf8, mut truncated } =
+            folder::read(&self.workspace, dir, resolved, &mut budget, execution)?;
         truncated |= entries.len() > self.limit;
         entries.truncate(self.limit);
-        let entries: Vec<Value> = entries.iter().map(Entry::to_json).collect();
+        let entries: Vec<Value> =
+            entries.iter().map(|entry| described("name", &entry.name, entry.kind, entry.size)).collect();
         Ok(json!({ "path": self.path, "entries": entries, "truncated": truncated, "not_utf8": not_utf8 }))
-    }
-}
-
-/// What the folder itself says of an entry; links are not followed.
-fn describe(entry: &DirEntry, name: String) -> Entry {
-    let Ok(metadata) = entry.metadata() else {
-        return Entry { name, kind: "other", size: None, identity: None };
-    };
-    let kind = match metadata.file_type() {
-        kind if kind.is_symlink() => "symlink",
-        kind if kind.is_dir() => "dir",
-        kind if kind.is_file() => "file",
-        _ => "other",
-    };
-    let is_file = kind == "file";
-    Entry {
-        name,
-        kind,
-        size: is_file.then(|| metadata.len()),
-        identity: (is_file && metadata.nlink() > 1).then(|| (metadata.dev(), metadata.ino())),
-    }
-}
-
-impl Entry {
-    fn to_json(&self) -> Value {
-        match self.size {
-            Some(size) => json!({ "name": self.name, "kind": self.kind, "size": size }),
-            None => json!({ "name": self.name, "kind": self.kind }),
-        }
     }
 }
 

@@ -5,11 +5,19 @@
 //! In between the user may be asked, which is left to `confirm`, as the order is to `call`. Both steps
 //! block and run on threads for blocking work.
 
+mod folder;
+mod glob;
+mod ignored;
 mod list_files;
 mod read_file;
+mod search_files;
+mod search_text;
+mod walk;
 
 pub use list_files::ListFiles;
 pub use read_file::ReadFile;
+pub use search_files::SearchFiles;
+pub use search_text::SearchText;
 
 use crate::path_policy::{FileFacts, PathDenied};
 use crate::workspace::Workspace;
@@ -25,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 /// Every tool of the device. Adding one = one file, one line here, one entry in the domain's
 /// catalogue.
 pub fn all() -> Vec<Arc<dyn LocalTool>> {
-    vec![Arc::new(ListFiles), Arc::new(ReadFile)]
+    vec![Arc::new(ListFiles), Arc::new(ReadFile), Arc::new(SearchFiles), Arc::new(SearchText)]
 }
 
 /// A tool that runs on this device.
@@ -48,7 +56,7 @@ pub trait LocalTool: Send + Sync {
 
 /// A call whose files are open.
 pub trait Prepared: Send {
-    /// The file that the person is shown, if the call is about one.
+    /// The file or folder that the person is shown, if the call is about one.
     fn subject(&self) -> Option<Subject> {
         None
     }
@@ -65,13 +73,13 @@ pub trait Prepared: Send {
     fn run(self: Box<Self>, execution: &Execution) -> Result<Value, ToolFailure>;
 }
 
-/// A file as a person is shown it before deciding.
+/// A file or a folder as a person is shown it before deciding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// Its path within the workspace, links resolved.
     pub resolved_path: String,
-    /// Size, age and number of names.
-    pub facts: FileFacts,
+    /// Size, age and number of names of a file; `None`: a folder with everything in it.
+    pub facts: Option<FileFacts>,
 }
 
 /// The limits of one execution.
@@ -146,6 +154,21 @@ fn number(arguments: &Value, name: &str, otherwise: u64) -> u64 {
     value.and_then(|value| value.as_u64().or_else(|| value.as_f64().map(|n| n as u64))).unwrap_or(otherwise)
 }
 
+/// Whether an argument is `true`.
+fn is_true(arguments: &Value, name: &str) -> bool {
+    arguments.get(name).and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// One thing of a folder as a model is told of it: where, what kind, and how many bytes if it is a file.
+fn described(word: &str, place: &str, kind: folder::Kind, size: Option<u64>) -> Value {
+    let mut told =
+        serde_json::Map::from_iter([(word.to_owned(), place.into()), ("kind".to_owned(), kind.as_str().into())]);
+    told.extend(size.map(|size| ("size".to_owned(), size.into())));
+    Value::Object(told)
+}
+
+#[cfg(test)]
+mod testing;
 #[cfg(test)]
 mod tests {
     use super::*;

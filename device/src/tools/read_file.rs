@@ -54,7 +54,7 @@ struct Reading {
 
 impl Prepared for Reading {
     fn subject(&self) -> Option<Subject> {
-        Some(Subject { resolved_path: self.opened.resolved.clone(), facts: self.opened.facts.clone() })
+        Some(Subject { resolved_path: self.opened.resolved.clone(), facts: Some(self.opened.facts.clone()) })
     }
 
     /// The path leads to the same file, and nobody has written to it.

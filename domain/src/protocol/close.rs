@@ -6,6 +6,8 @@
 pub enum CloseCode {
     /// The server ends.
     GoingAway = 1001,
+    /// A message was not text.
+    NotText = 1003,
     /// A frame was larger than agreed.
     TooBig = 1009,
     /// The server restarts.
@@ -28,8 +30,9 @@ pub enum CloseCode {
 
 impl CloseCode {
     /// Every code.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::GoingAway,
+        Self::NotText,
         Self::TooBig,
         Self::Restarting,
         Self::Busy,
@@ -56,6 +59,7 @@ impl CloseCode {
         match self {
             Self::Denied | Self::Replaced => true,
             Self::GoingAway
+            | Self::NotText
             | Self::TooBig
             | Self::Restarting
             | Self::Busy

@@ -78,6 +78,10 @@ pub enum DeviceFrame {
     Heartbeat {
         /// The sender's clock.
         time: Timestamp,
+        /// The time in the peer's heartbeat that this one answers. The server answers each of the
+        /// device's, which so learns how far their clocks are apart.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answers: Option<Timestamp>,
     },
     /// The peer sent something that makes no sense.
     #[serde(rename = "protocol.error")]
@@ -127,6 +131,10 @@ pub enum ServerFrame {
     Heartbeat {
         /// The sender's clock.
         time: Timestamp,
+        /// The time in the peer's heartbeat that this one answers. The server answers each of the
+        /// device's, which so learns how far their clocks are apart.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answers: Option<Timestamp>,
     },
     /// The peer sent something that makes no sense.
     #[serde(rename = "protocol.error")]
@@ -195,6 +203,9 @@ pub struct CallRequest {
     pub execution_timeout_ms: u64,
     /// How long after receipt it may begin.
     pub ttl_ms: u64,
+    /// When it may begin no more by the server's clock: it may have been long on its way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Timestamp>,
     /// When the call was first requested.
     pub call_created_at: Timestamp,
     /// The device it is for.

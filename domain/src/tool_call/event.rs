@@ -124,7 +124,7 @@ pub struct ToolDispatched {
 }
 
 /// How far the device has got: within one attempt only ever forward, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// In the journal.
@@ -156,7 +156,7 @@ pub struct ToolReceived {
 }
 
 /// Why a call is taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum CancelReason {
     /// Its run was stopped.
@@ -184,7 +184,7 @@ pub struct ToolWaitTimedOut {
 }
 
 /// How a call ended. Only the one that ran it can say so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResultStatus {
     /// It ran and gave an output.
@@ -272,7 +272,7 @@ pub struct ToolOutcomeRevised {
 }
 
 /// What an acknowledgement says about a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disposition {
     /// It is the call's result.

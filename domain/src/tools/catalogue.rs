@@ -77,6 +77,45 @@ pub fn definitions() -> Vec<ToolDefinition> {
             requires_confirmation: true,
             approval: Approval::Never,
         },
+        ToolDefinition {
+            name: "workspace.search_files",
+            version: "1",
+            description: "Finds files and folders of the user's workspace by name. pattern is a glob: *.rs matches names at any depth, src/**/*.rs matches paths below path. What ignore files (.gitignore, .ignore) exclude is left out, and links are not followed.",
+            parameters: object(
+                json!({
+                    "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
+                    "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES, "default": "."},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_SEARCH_RESULTS, "default": MAX_SEARCH_RESULTS},
+                }),
+                &["pattern"],
+            ),
+            target: Target::Device,
+            risk: Risk::Low,
+            timeout_ms: TOOL_EXECUTION_MS,
+            requires_confirmation: false,
+            approval: Approval::Never,
+        },
+        ToolDefinition {
+            name: "workspace.search_text",
+            version: "1",
+            description: "Searches the text files of the user's workspace line by line, after the user allows it. pattern is a regular expression without look-around and back references; glob restricts the files, as in workspace_search_files; context adds lines around each match.",
+            parameters: object(
+                json!({
+                    "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
+                    "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES, "default": "."},
+                    "glob": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
+                    "case_insensitive": {"type": "boolean", "default": false},
+                    "context": {"type": "integer", "minimum": 0, "maximum": MAX_CONTEXT_LINES, "default": 0},
+                    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_SEARCH_RESULTS, "default": 100},
+                }),
+                &["pattern"],
+            ),
+            target: Target::Device,
+            risk: Risk::Medium,
+            timeout_ms: TOOL_EXECUTION_MS,
+            requires_confirmation: true,
+            approval: Approval::Never,
+        },
     ]
 }
 

@@ -46,6 +46,13 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
     /// Events from one position to another, both included.
     async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error>;
 
+    /// Positions and recorded leaf hashes after a position, in order; a row without a sound one is left
+    /// out. Fewer than asked for come at the end of the log, and may come before.
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
+        let page = self.page(after, u32::try_from(limit).unwrap_or(u32::MAX)).await?;
+        Ok(page.into_iter().filter_map(|stored| Some((stored.position, stored.event.ok()?.leaf_hash))).collect())
+    }
+
     /// Events of a stream after a sequence number, in order.
     async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
 

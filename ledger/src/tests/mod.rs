@@ -9,6 +9,7 @@ mod follow;
 mod idempotency;
 mod kill;
 mod open;
+mod proofs;
 mod read;
 mod restarts;
 mod shared;

@@ -92,5 +92,5 @@ async fn immediate_restarts_of_the_database_under_load_lose_no_acknowledged_even
     assert_eq!((lost, undead), (0, 0));
     let unique: HashSet<&String> = stored.iter().collect();
     assert_eq!((unique.len(), log.len()), (stored.len(), stored.len()), "each command is in the log once");
-    assert!(verify::verify(&reader, |_, _| {}).await.expect("verified").is_sound());
+    assert!(verify::verify(&reader, verify::Published::default(), |_, _| {}).await.expect("verified").is_sound());
 }

@@ -1,6 +1,6 @@
 //! What the tests share: a ledger in a folder of its own, and small events.
 
-use crate::verify::{VerifyReport, verify};
+use crate::verify::{Published, VerifyReport, verify};
 use crate::*;
 use devmind_domain::conversation::{ConversationEvent, ConversationRenamed, TitleSource};
 use devmind_domain::event::{Actor, AggregateType, DomainEvent, Metadata, NewEvent, RecordedEvent, StreamId};
@@ -132,7 +132,7 @@ impl Folder {
     }
 
     pub async fn verify(&self) -> VerifyReport {
-        verify(&self.reader().await, |_, _| {}).await.expect("verified")
+        verify(&self.reader().await, Published::default(), |_, _| {}).await.expect("verified")
     }
 
     /// A connection like any other program's to the file.

@@ -1,7 +1,7 @@
 //! What `verify` finds in a file that somebody changed.
 
 use super::support::*;
-use crate::verify::{Check, verify};
+use crate::verify::{Check, Published, verify};
 
 const EVENTS: usize = 10;
 
@@ -19,7 +19,7 @@ async fn an_untouched_log_is_sound_and_the_root_is_the_heads() {
     let folder = ledger_with_events().await;
     let reader = folder.reader().await;
     let mut told = Vec::new();
-    let report = verify(&reader, |done, total| told.push((done, total))).await.expect("verified");
+    let report = verify(&reader, Published::default(), |done, total| told.push((done, total))).await.expect("verified");
     assert!(report.is_sound(), "{:?}", report.findings);
     assert_eq!((report.position, report.root), (EVENTS as u64, reader.head().await.expect("head").root));
     assert_eq!(told, [(EVENTS as u64, EVENTS as u64)]);

@@ -71,6 +71,16 @@ impl Chain {
         }
     }
 
+    /// The number of rows so far.
+    pub fn leaves(&self) -> u64 {
+        self.computed.size()
+    }
+
+    /// Whether the events so far, as they are or as they were recorded, have this root.
+    pub fn has_root(&self, root: &Hash) -> bool {
+        self.computed.root() == *root || self.recorded.root() == *root
+    }
+
     pub fn root(&self) -> Hash {
         self.computed.root()
     }

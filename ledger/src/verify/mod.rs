@@ -2,23 +2,27 @@
 //! that must hold over the whole history.
 //!
 //! Everything is read in pages and reported, not stopped at: memory stays flat apart from one small
-//! entry for each stream, run, interrupt and call. Checkpoints and signatures are left to the proofs.
+//! entry for each stream, run, interrupt and call.
 
 mod calls;
 mod chain;
+mod checkpoints;
 mod filing;
 mod interrupts;
 mod keys;
 mod report;
 mod runs;
 
+pub use checkpoints::Published;
 pub use report::{Check, Finding, Note, VerifyReport};
 
 use crate::error::LedgerError;
 use crate::limits::MAX_PAGE_EVENTS;
+use crate::proof::origin;
 use crate::reader::LedgerReader;
 use calls::Calls;
 use chain::Chain;
+use checkpoints::Checkpoints;
 use devmind_domain::event::{DecodeError, DomainEvent, RecordedEvent};
 use interrupts::Interrupts;
 use report::Report;
@@ -26,12 +30,16 @@ use runs::Runs;
 
 /// Checks the log up to its head at the time of the call; a live log may grow meanwhile.
 ///
-/// `progress` is told, page by page, how many events of how many were checked.
+/// The published checkpoints are compared with it. `progress` is told, page by page, how many events of how many were checked.
 ///
 /// # Errors
 /// [`LedgerError`] when the file cannot be read at all; what is wrong with its contents is in the
 /// report.
-pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -> Result<VerifyReport, LedgerError> {
+pub async fn verify(
+    reader: &LedgerReader,
+    published: Published<'_>,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<VerifyReport, LedgerError> {
     let failed = |error| reader.error("verify", &error);
     let mut report = Report::default();
     let look = reader.store().integrity().await.map_err(failed)?;
@@ -48,6 +56,7 @@ pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -
     }
 
     let mut chain = Chain::default();
+    let mut checkpoints = Checkpoints::new(published, &origin(reader.ledger_id()), &mut report);
     let mut runs = Runs::default();
     let mut interrupts = Interrupts::default();
     let mut calls = Calls::default();
@@ -69,20 +78,21 @@ pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -
         let mut events = Vec::with_capacity(page.len());
         for stored in page.into_iter().filter(|stored| stored.position <= size) {
             match stored.event {
-                Ok(event) => events.push(event),
+                Ok(event) => {
+                    chain.see(&event, &mut report);
+                    if let Some(decoded) = decode(&event, &mut report) {
+                        runs.see(&event, &decoded, &mut report);
+                        interrupts.see(&event, &decoded, &mut report);
+                        calls.see(&event, &decoded, &mut report);
+                    }
+                    events.push(event);
+                }
                 Err(reason) => {
-                    chain.skip(stored.position, &mut report);
                     report.find(Check::Readable, stored.position, reason);
+                    chain.skip(stored.position, &mut report);
                 }
             }
-        }
-        for event in &events {
-            chain.see(event, &mut report);
-            if let Some(decoded) = decode(event, &mut report) {
-                runs.see(event, &decoded, &mut report);
-                interrupts.see(event, &decoded, &mut report);
-                calls.see(event, &decoded, &mut report);
-            }
+            checkpoints.see(&chain, &mut report);
         }
         keys::check(&events, &keys, position + 1, end, &mut report);
         filing::check(&events, &reader.store().filed(position + 1, end).await.map_err(failed)?, &mut report);
@@ -90,6 +100,7 @@ pub async fn verify(reader: &LedgerReader, mut progress: impl FnMut(u64, u64)) -
         progress(position, size);
     }
     chain.end(size, &look.root, &look.frontier, &mut report);
+    checkpoints.end(size, &mut report);
     calls.end(&runs, &mut report);
     let beyond = reader.store().keys_beyond(size).await.map_err(failed)?;
     for key in beyond {

@@ -35,6 +35,7 @@ checks! {
     Time = "time never goes back",
     LeafHash = "every event has the hash recorded for it",
     Head = "the head is the Merkle root of the events",
+    Checkpoints = "the log is what its checkpoints said",
     Keys = "idempotency keys and events agree",
     Decoding = "known events decode",
     RunEnd = "one terminal event a run",

@@ -9,11 +9,14 @@ use crate::confirm::{Answer, ConfirmationRequest, Fixed};
 use crate::state_dir::StateDir;
 use crate::tools::{Execution, ListFiles, Prepared, ReadFile, ToolFailure};
 use devmind_domain::canonical::{call_hash, canonical_json};
-use devmind_domain::tool_call::ResultStatus;
+use devmind_domain::device_channel::device_call::MAX_OPEN_CALLS;
+use devmind_domain::protocol::CallResult;
+use devmind_domain::tool_call::{Phase, ResultStatus};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 
 /// A peer that keeps what it is sent.
 struct FakePeer {
@@ -201,6 +204,7 @@ fn with_arguments(id: &str, tool: &str, arguments: &Value) -> CallRequest {
         requires_confirmation: false,
         execution_timeout_ms: 10_000,
         ttl_ms: 60_000,
+        expires_at: None,
         call_created_at: crate::clock::now(),
         device_id: "device".into(),
         conversation_title: "title".into(),

@@ -236,7 +236,7 @@ fn a_halt_while_a_person_is_asked_leaves_the_loop_and_does_not_end_it_as_interru
 fn every_call_that_will_never_run_gets_one_result_that_says_why() {
     let mut thread = wants(&[guarded("x"), free("y"), guarded("z")]);
     thread.evolve(&result("y"));
-    let results = stand_in_results(&thread, &"g".into(), ErrorCode::ToolNotStarted);
+    let results = stand_in_results(&thread, &"g".into(), |_| ErrorCode::ToolNotStarted);
     let ids: Vec<_> = results.iter().map(|result| result.tool_call_id.as_str()).collect();
     assert_eq!(ids, ["g:x", "g:z"], "in the model's order, and none for the call that has its result");
     for result in &results {
@@ -248,6 +248,9 @@ fn every_call_that_will_never_run_gets_one_result_that_says_why() {
     results.into_iter().for_each(|result| thread.evolve(&result.into()));
     let told: Vec<_> = prompt(&[], &thread).into_iter().skip(1).collect();
     assert!(matches!(&told[..], [Message::Tool { .. }, Message::Tool { .. }, Message::Tool { .. }]), "{told:?}");
-    assert!(stand_in_results(&thread, &"g".into(), ErrorCode::ToolNotStarted).is_empty(), "a second time adds nothing");
-    assert!(stand_in_results(&Thread::default(), &"g".into(), ErrorCode::ToolNotStarted).is_empty());
+    assert!(
+        stand_in_results(&thread, &"g".into(), |_| ErrorCode::ToolNotStarted).is_empty(),
+        "a second time adds nothing"
+    );
+    assert!(stand_in_results(&Thread::default(), &"g".into(), |_| ErrorCode::ToolNotStarted).is_empty());
 }

@@ -6,6 +6,7 @@ use crate::limits::MAX_APPEND_EVENTS;
 use crate::reader::EventFilter;
 use crate::store::rows::{COLUMNS, page};
 use crate::store::{FiledRow, Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
+use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
 use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
 use std::path::Path;
@@ -55,6 +56,15 @@ impl ReadLog for SqliteLog {
         let sql =
             format!("SELECT {COLUMNS} FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?");
         page(sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(limit).fetch(&self.pool)).await
+    }
+
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
+        let sql =
+            "SELECT position, leaf_hash FROM events WHERE partition = ? AND position > ? ORDER BY position LIMIT ?";
+        let query = sqlx::query_as(sql).bind(partition()).bind(as_i64(after)).bind(as_i64(limit));
+        let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(&self.pool).await?;
+        let sound = |(position, leaf): (i64, Vec<u8>)| Some((u64::try_from(position).ok()?, leaf.try_into().ok()?));
+        Ok(rows.into_iter().filter_map(sound).collect())
     }
 
     async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {

@@ -1,0 +1,81 @@
+//! Programs of other hands that tests run beside ours: fetched on first use. A machine that lacks their
+//! runtime skips them, loudly, unless `DEVMIND_REQUIRE_PEERS=1` says that nothing may be skipped.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+/// Of several tests that ask for a peer, one fetches.
+static FETCHING: Mutex<()> = Mutex::const_new(());
+
+/// The folder `tests/peers/<name>`.
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name)
+}
+
+/// Says that a peer is skipped, past the capture of the test's output; fails where nothing may be.
+#[allow(clippy::explicit_write, reason = "a macro's output would be captured with the test's")]
+fn skip<T>(name: &str, needs: &str) -> Option<T> {
+    let required = std::env::var("DEVMIND_REQUIRE_PEERS").is_ok_and(|value| value == "1");
+    assert!(!required, "peers/{name} needs {needs}, and DEVMIND_REQUIRE_PEERS=1 forbids to skip it");
+    writeln!(std::io::stderr(), "SKIPPED: peers/{name} needs {needs}").expect("stderr");
+    None
+}
+
+async fn runs(program: &str) -> bool {
+    let run = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().await;
+    run.is_ok_and(|status| status.success())
+}
+
+/// The folder of a peer from npm with its packages, or `None` where node is missing.
+pub async fn node(name: &str) -> Option<PathBuf> {
+    if !runs("node").await || !runs("npm").await {
+        return skip(name, "node and npm");
+    }
+    let (folder, _fetching) = (folder(name), FETCHING.lock().await);
+    if !folder.join("node_modules").is_dir() {
+        let install = Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(&folder).output();
+        let installed = install.await.expect("npm runs");
+        assert!(installed.status.success(), "npm ci: {}", String::from_utf8_lossy(&installed.stderr));
+    }
+    Some(folder)
+}
+
+/// A peer from PyPI, in an environment of its own under `target/peers`.
+pub struct Python {
+    /// `tests/peers/<name>`.
+    pub folder: PathBuf,
+    environment: PathBuf,
+}
+
+impl Python {
+    /// A program of the environment.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.environment.join("bin").join(name)
+    }
+}
+
+/// A peer with the packages of its `requirements.txt`, or `None` where python is missing.
+pub async fn python(name: &str) -> Option<Python> {
+    let (folder, _fetching) = (folder(name), FETCHING.lock().await);
+    let test = std::env::current_exe().expect("the test knows its own file");
+    let target = test.ancestors().nth(3).expect("target/<profile>/deps/<test>");
+    let peer = Python { environment: target.join("peers").join(name), folder };
+    let requirements = std::fs::read_to_string(peer.folder.join("requirements.txt")).expect("requirements");
+    let stamp = peer.environment.join("installed.txt");
+    if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == requirements) {
+        return Some(peer);
+    }
+    let made = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&peer.environment).output().await;
+    if !made.is_ok_and(|made| made.status.success()) {
+        return skip(name, "python3 with venv");
+    }
+    let mut install = Command::new(peer.program("python"));
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", "requirements.txt"]);
+    let installed = install.current_dir(&peer.folder).output().await.expect("pip runs");
+    assert!(installed.status.success(), "pip: {}", String::from_utf8_lossy(&installed.stderr));
+    std::fs::write(stamp, requirements).expect("a note of what is installed");
+    Some(peer)
+}
