@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::http::{MAX_OPEN_STREAMS, router};
 use crate::limits::millis;
 use crate::model::{self, Model};
-use crate::places::{Place, Places};
+use crate::places::{self, Places};
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
@@ -58,7 +58,7 @@ pub struct Peer {
     /// The other end.
     pub remote: SocketAddr,
     /// Its place among the connections: a socket keeps it after the upgrade.
-    pub place: Arc<Place<IpAddr>>,
+    pub place: Arc<places::Place<IpAddr>>,
 }
 
 /// Why the server cannot start.

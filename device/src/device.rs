@@ -126,7 +126,8 @@ impl Device {
         let state = StateDir::open(&options.state_dir)?;
         let device_id = state.device_id(options.device_id)?;
         let instance_id = uuid::Uuid::now_v7().to_string();
-        let journal = Arc::new(Journal::open(state, &instance_id).await?);
+        let opening = Journal::open(state, &instance_id);
+        let journal = Arc::new(kill_point::around(|| "open journal".to_owned(), opening).await?);
         let decider = Decider {
             policy: Policy::of(&options.state_dir),
             workspace: workspace.path().to_owned(),

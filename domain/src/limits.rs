@@ -147,3 +147,20 @@ const _: () = assert!(SEARCH_BUDGET_MS < TOOL_EXECUTION_MS);
 pub const MAX_READ_BYTES: u64 = 262_144;
 /// Bytes of a path, at most.
 pub const MAX_PATH_BYTES: usize = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool_call::Target;
+    use crate::tools::catalogue;
+
+    #[test]
+    fn inv_b20_the_deadlines_of_a_device_call_nest() {
+        // What is waited for longest: the person, the tool, and the way there and back.
+        let longest = CONFIRMATION_MS + TOOL_EXECUTION_MS + DEADLINE_MARGIN_MS;
+        assert!(longest <= TOOL_WAIT_MS);
+        assert_eq!(TOOL_TTL_MS + TOOL_EXECUTION_MS + DEADLINE_MARGIN_MS, TOOL_WAIT_MS);
+        let device = catalogue().definitions().filter(|definition| definition.target == Target::Device);
+        assert!(device.map(|definition| definition.timeout_ms).all(|timeout| timeout <= TOOL_EXECUTION_MS));
+    }
+}

@@ -43,7 +43,7 @@ async fn go_on<A: Decider>(
 ) -> Result<Loaded<A>, LedgerError> {
     let events = reader.read_stream(stream, loaded.version).await?;
     for event in &events {
-        let decoded = <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.payload);
+        let decoded = <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content());
         loaded.state.evolve(&decoded.map_err(|error| LedgerError::Undecodable {
             position: event.position,
             stream: stream.clone(),

@@ -10,6 +10,7 @@
 //! key that was seen is remembered for ever; no row is changed or deleted.
 
 mod append;
+pub mod bundle;
 mod cache;
 pub mod cqrs;
 mod error;
@@ -22,6 +23,7 @@ mod merkle;
 mod place;
 pub mod proof;
 mod reader;
+mod redact;
 mod ring;
 mod store;
 pub mod verify;
@@ -36,6 +38,7 @@ pub use limits::*;
 pub use merkle::Frontier;
 pub use place::{Place, PostgresUrl};
 pub use reader::{EventFilter, LedgerReader};
+pub use redact::{Erasure, RedactError, plan_redaction, redact};
 
 #[cfg(test)]
 mod tests;

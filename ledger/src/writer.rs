@@ -165,8 +165,12 @@ impl Writer {
             }
             let head = HeadRow { root: frontier.root(), frontier };
             let planned = Batch { events: &plan.events, keys: &keys, from: plan.head, head: &head };
+            pass(&plan.events, "before");
             match self.store.store(&planned).await {
-                Ok(()) => return Attempt::Done(plan, head),
+                Ok(()) => {
+                    pass(&plan.events, "after");
+                    return Attempt::Done(plan, head);
+                }
                 Err(Failure::Moved) => {}
                 Err(Failure::AtCommit(error)) => return Attempt::InDoubt(error, plan, head),
                 Err(failure @ (Failure::Data(_) | Failure::Before(_))) => return Attempt::Failed(failure),
@@ -208,6 +212,12 @@ impl Writer {
                 refuse(batch, &AppendError::InDoubt(format!("{error}; {reason}")));
             }
         }
+    }
+}
+
+fn pass(events: &[Arc<RecordedEvent>], when: &str) {
+    for event in events {
+        kill_point::at(|| format!("append {} {when}", event.event_type));
     }
 }
 

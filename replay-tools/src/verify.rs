@@ -5,19 +5,27 @@ use crate::failure::Failure;
 use crate::output::{Output, Progress, say};
 use crate::store::Source;
 use devmind_domain::ErrorCode;
+use devmind_domain::proof::NoteKey;
 use devmind_ledger::LedgerError;
 use devmind_ledger::proof::{read_checkpoints, read_public_key};
 use devmind_ledger::verify::{Check, Published, VerifyReport, verify};
 use serde_json::json;
 
-pub(crate) async fn run(source: &Source, output: &mut Output) -> Result<Verdict, Failure> {
-    let (reader, data) = (source.open_ledger().await?, source.folder());
-    let checkpoints = read_checkpoints(data).map_err(|error| Failure::new(error.code(), error.to_string()))?;
-    let key = match read_public_key(data) {
+pub(crate) async fn run(data: &Source, expected: Option<&str>, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
+    let checkpoints = read_checkpoints(data.folder()).map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let key = match read_public_key(data.folder()) {
         Ok(key) => Some(key),
         Err(error) if error.missing => None,
         Err(error) => return Err(Failure::new(ErrorCode::ConfigInvalid, error.to_string())),
     };
+    if let Some(expected) = expected {
+        let found = key.as_ref().is_some_and(|key| is_key(key, expected));
+        if !found {
+            say("verification failed: the key beside the ledger is not the one that was expected");
+            return Ok(Verdict::Broken);
+        }
+    }
     if key.is_none() && !checkpoints.is_empty() {
         say("there is no public key beside the ledger: the signatures of its checkpoints are not checked");
     }
@@ -48,6 +56,11 @@ pub(crate) async fn run(source: &Source, output: &mut Output) -> Result<Verdict,
     }
     say(format_args!("verification failed: {} findings up to position {}", report.findings_total, report.position));
     Ok(Verdict::Broken)
+}
+
+/// Whether a key is the one that was named, by itself or by its fingerprint.
+pub(crate) fn is_key(key: &NoteKey, expected: &str) -> bool {
+    key.to_string() == expected || key.fingerprint().eq_ignore_ascii_case(expected)
 }
 
 fn print_text(report: &VerifyReport, output: &mut Output) -> Result<(), Failure> {

@@ -42,11 +42,16 @@ fn arrows_between_the_crates_point_inwards() {
     let own: BTreeSet<&str> = direct.keys().copied().collect();
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("devmind-domain", &[][..]),
+        ("devmind-kill-point", &[]),
+        ("devmind-ledger", &["devmind-domain", "devmind-kill-point"]),
         ("devmind-test-postgres", &[]),
         ("devmind-ledger", &["devmind-domain"]),
         ("devmind-projections", &["devmind-domain", "devmind-ledger"]),
-        ("devmind-device", &["devmind-domain"]),
-        ("devmind-api", &["devmind-domain", "devmind-ledger", "devmind-projections", "devmind-device"]),
+        ("devmind-device", &["devmind-domain", "devmind-kill-point"]),
+        (
+            "devmind-api",
+            &["devmind-domain", "devmind-kill-point", "devmind-ledger", "devmind-projections", "devmind-device"],
+        ),
         ("devmind-replay-tools", &["devmind-domain", "devmind-ledger", "devmind-projections"]),
     ]);
     for (package, uses) in &direct {

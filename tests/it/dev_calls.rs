@@ -78,7 +78,7 @@ async fn a_device_tool_is_called_without_a_model_and_its_call_is_in_the_ledger_l
 }
 
 #[tokio::test]
-async fn one_id_with_other_arguments_is_a_conflict_and_nothing_is_sent() {
+async fn inv_b05_one_id_with_other_arguments_is_a_conflict_and_nothing_is_sent() {
     let (server, ann, device, asked) = start().await;
     let mut socket = device.online(&ann).await;
     let calling = call(&ann, &asked, "README.md", None);
@@ -116,7 +116,7 @@ async fn a_call_that_is_under_way_is_joined_and_both_get_its_result() {
 }
 
 #[tokio::test]
-async fn a_call_that_nobody_knows_the_end_of_is_sent_again_and_a_late_result_of_the_first_attempt_settles_it() {
+async fn inv_b07_a_call_that_nobody_knows_the_end_of_is_sent_again_and_a_late_result_of_the_first_attempt_settles_it() {
     let (server, ann, device, asked) = start().await;
     let mut socket = device.online(&ann).await;
     let calling = call(&ann, &asked, "README.md", None);
@@ -158,7 +158,7 @@ async fn a_call_that_nobody_knows_the_end_of_is_sent_again_and_a_late_result_of_
 }
 
 #[tokio::test]
-async fn a_late_result_that_comes_before_the_next_attempt_is_the_answer_and_nothing_is_sent() {
+async fn inv_b06_a_late_result_that_comes_before_the_next_attempt_is_the_answer_and_nothing_is_sent() {
     let (server, ann, device, asked) = start().await;
     let mut socket = device.online(&ann).await;
     let calling = call(&ann, &asked, "README.md", None);
@@ -255,7 +255,7 @@ async fn a_client_that_goes_away_does_not_take_the_call_back_and_a_stop_of_the_r
 }
 
 #[tokio::test]
-async fn outside_development_there_is_no_such_route() {
+async fn inv_a17_outside_development_there_is_no_such_route() {
     let token = "the-token-of-the-test";
     let server = TestServer::start_with(|config| {
         let token_sha256 = sha256_hex(token.as_bytes());

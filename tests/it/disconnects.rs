@@ -69,7 +69,8 @@ async fn a_new_question_is_refused_while_a_run_is_under_way_and_other_conversati
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_the_device_works_takes_the_call_back_and_the_devices_report_settles_it() {
+async fn inv_b17_inv_b18_a_client_that_leaves_while_the_device_works_takes_the_call_back_and_the_devices_report_settles_it()
+ {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let mut socket = device.online(&ann).await;
@@ -96,7 +97,7 @@ async fn a_client_that_leaves_while_the_device_works_takes_the_call_back_and_the
 }
 
 #[tokio::test]
-async fn a_cancel_that_comes_too_late_leaves_the_devices_success_as_the_truth() {
+async fn inv_b12_a_cancel_that_comes_too_late_leaves_the_devices_success_as_the_truth() {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let mut socket = device.online(&ann).await;

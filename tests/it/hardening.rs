@@ -183,7 +183,7 @@ async fn a_binary_message_is_refused_as_what_it_is() {
 }
 
 #[tokio::test]
-async fn pings_and_pieces_of_a_message_are_not_signs_of_life() {
+async fn inv_a12_pings_and_pieces_of_a_message_are_not_signs_of_life() {
     let server = TestServer::start_with(|config| {
         config.limits.heartbeat_interval_ms = 50;
         config.limits.silence_ms = 300;

@@ -29,7 +29,7 @@ async fn call_is(client: &Client, asked: &Asked, status: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_server_killed_between_dispatch_and_result_knows_after_its_restart_that_it_does_not_know_until_the_device_reports()
+async fn inv_b16_a_server_killed_between_dispatch_and_result_knows_after_its_restart_that_it_does_not_know_until_the_device_reports()
  {
     let (server, folder, traces) = (ServerProcess::start(&[]).await, workspace(), Traces::new());
     let ann = server.client("ann");

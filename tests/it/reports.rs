@@ -47,7 +47,7 @@ impl UnderWay {
 }
 
 #[tokio::test]
-async fn a_request_carries_what_the_device_needs_and_its_dispatch_was_recorded_before() {
+async fn inv_b04_a_request_carries_what_the_device_needs_and_its_dispatch_was_recorded_before() {
     let mut call = UnderWay::begin().await;
     let request = &call.request;
     let log = call.server.log();
@@ -74,7 +74,7 @@ async fn a_request_carries_what_the_device_needs_and_its_dispatch_was_recorded_b
 }
 
 #[tokio::test]
-async fn the_same_report_twice_is_recorded_once_and_acknowledged_twice() {
+async fn inv_b13_the_same_report_twice_is_recorded_once_and_acknowledged_twice() {
     let mut call = UnderWay::begin().await;
     let report = success(&call.request, &file_output("once"));
     call.socket.send(report.clone()).await;
@@ -176,7 +176,7 @@ async fn a_report_whose_hash_is_wrong_or_whose_parts_are_missing_is_parked_and_t
 }
 
 #[tokio::test]
-async fn a_report_of_another_device_user_or_journal_is_refused_and_not_recorded() {
+async fn inv_b10_a_report_of_another_device_user_or_journal_is_refused_and_not_recorded() {
     let call = UnderWay::begin().await;
     let report = success(&call.request, &file_output("a lie"));
     let bob = call.server.client("bob");
@@ -231,7 +231,7 @@ async fn a_report_from_another_journal_of_the_device_is_refused_after_which_the_
 }
 
 #[tokio::test]
-async fn a_devices_refusal_ends_the_wait_with_its_code_and_does_not_settle_the_call() {
+async fn inv_b23_a_devices_refusal_ends_the_wait_with_its_code_and_does_not_settle_the_call() {
     let mut call = UnderWay::begin().await;
     let refused =
         json!({ "type": "tool.call.refused", "tool_call_id": call.id(), "attempt_no": 1, "code": "DEVICE_BUSY" });
@@ -269,7 +269,7 @@ async fn a_code_that_is_none_for_its_length_reaches_neither_the_model_nor_the_lo
 }
 
 #[tokio::test]
-async fn a_lost_connection_tells_the_model_that_the_outcome_is_unknown_and_a_later_report_settles_it() {
+async fn inv_b15_a_lost_connection_tells_the_model_that_the_outcome_is_unknown_and_a_later_report_settles_it() {
     let call = UnderWay::begin().await;
     let id = call.request["tool_call_id"].clone();
     // Lost, not closed: no close frame.

@@ -34,7 +34,7 @@ async fn a_second_start_settles_nothing_that_was_settled_and_shows_the_same() {
 }
 
 #[tokio::test]
-async fn views_that_were_deleted_or_damaged_come_back_identical() {
+async fn inv_x5_views_that_were_deleted_or_damaged_come_back_identical() {
     let (server, before) = with_history().await;
     let stopped = server.stop().await;
     stopped.data.delete_views().await;

@@ -4,6 +4,7 @@ use devmind_domain::limits::{MAX_UNREGISTERED_FRAME_BYTES, TICKETS_PER_MINUTE};
 use devmind_tests::raw_device::tools;
 use devmind_tests::{RawDevice, TestServer, new_id};
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
 
 const PROTOCOL: u16 = 4400;
 const DENIED: u16 = 4403;
@@ -28,6 +29,18 @@ async fn a_registered_device_is_told_who_the_server_is_and_is_online_after_its_s
     device.wait_online(&ann, connection_id).await;
     assert_eq!(server.client("bob").devices().await, [] as [serde_json::Value; 0]);
 
+    // Each heartbeat is answered, so that the device learns how far the clocks are apart.
+    let own = "2001-02-03T04:05:06.000007Z";
+    socket.send(json!({ "type": "heartbeat", "time": own })).await;
+    let answered = loop {
+        let Some(Message::Text(text)) = socket.next_message().await else { panic!("an answer") };
+        let frame: serde_json::Value = serde_json::from_str(&text).unwrap();
+        if frame["answers"] == own {
+            break frame;
+        }
+    };
+    assert!(answered["time"].as_str().unwrap() > "2026", "{answered}");
+
     // A sync that changes nothing is no event.
     socket.sync(&tools()).await;
     socket.send(json!({ "type": "no.such.type" })).await;
@@ -40,7 +53,7 @@ async fn a_registered_device_is_told_who_the_server_is_and_is_online_after_its_s
 }
 
 #[tokio::test]
-async fn a_first_frame_that_is_no_sound_registration_closes_the_socket() {
+async fn inv_a07_a_first_frame_that_is_no_sound_registration_closes_the_socket() {
     let server = TestServer::start().await;
     let device = RawDevice::new(server.address());
     let register = |field: &str, value: serde_json::Value| {
@@ -72,7 +85,7 @@ async fn a_first_frame_that_is_no_sound_registration_closes_the_socket() {
 }
 
 #[tokio::test]
-async fn a_gap_a_repetition_or_a_broken_frame_closes_the_socket_as_a_protocol_error() {
+async fn inv_a13_a_gap_a_repetition_or_a_broken_frame_closes_the_socket_as_a_protocol_error() {
     let server = TestServer::start().await;
     let ann = server.client("ann");
     for sequence in [3, 1, 0] {
@@ -95,7 +108,7 @@ async fn a_gap_a_repetition_or_a_broken_frame_closes_the_socket_as_a_protocol_er
 }
 
 #[tokio::test]
-async fn an_unknown_frame_type_is_complained_about_and_the_socket_goes_on() {
+async fn inv_a14_an_unknown_frame_type_is_complained_about_and_the_socket_goes_on() {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let mut socket = device.registered(&ann).await;
@@ -111,7 +124,7 @@ async fn an_unknown_frame_type_is_complained_about_and_the_socket_goes_on() {
 }
 
 #[tokio::test]
-async fn a_newer_socket_replaces_the_older_one_whose_late_end_changes_nothing() {
+async fn inv_a09_a_newer_socket_replaces_the_older_one_whose_late_end_changes_nothing() {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let mut first = device.online(&ann).await;

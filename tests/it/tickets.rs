@@ -13,7 +13,7 @@ const TICKET: u16 = 4401;
 const DENIED: u16 = 4403;
 
 #[tokio::test]
-async fn a_ticket_opens_one_socket_and_is_refused_the_second_time() {
+async fn inv_a03_a_ticket_opens_one_socket_and_is_refused_the_second_time() {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let ticket = device.ticket(&ann).await;
@@ -58,7 +58,7 @@ async fn a_ticket_presented_many_times_at_once_opens_one_socket() {
 }
 
 #[tokio::test]
-async fn tickets_that_are_unknown_malformed_or_missing_are_refused_alike() {
+async fn inv_a08_tickets_that_are_unknown_malformed_or_missing_are_refused_alike() {
     let server = TestServer::start().await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let ticket = device.ticket(&ann).await;
@@ -123,7 +123,7 @@ async fn a_ticket_for_another_device_is_refused_and_burnt() {
 }
 
 #[tokio::test]
-async fn a_foreign_origin_is_refused_before_the_ticket_is_spent() {
+async fn inv_a06_a_foreign_origin_is_refused_before_the_ticket_is_spent() {
     let server =
         TestServer::start_with(|config| config.allowed_origins = vec!["https://ours.example".to_owned()]).await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));

@@ -53,7 +53,7 @@ async fn calls_that_cannot_be_made_give_the_model_their_codes_and_the_run_goes_o
 }
 
 #[tokio::test]
-async fn the_seventeenth_call_of_a_run_is_refused_and_the_run_goes_on() {
+async fn inv_b22_the_seventeenth_call_of_a_run_is_refused_and_the_run_goes_on() {
     let calls = MAX_TOOL_CALLS_PER_RUN as usize + 1;
     let all =
         (0..calls).fold(Reply::stream(), |stream, n| stream.call(n, &format!("c{n}"), "add", "{\"a\":1,\"b\":1}"));
@@ -69,7 +69,7 @@ async fn the_seventeenth_call_of_a_run_is_refused_and_the_run_goes_on() {
 }
 
 #[tokio::test]
-async fn calls_without_an_id_or_with_one_twice_get_ids_of_their_own() {
+async fn inv_b01_calls_without_an_id_or_with_one_twice_get_ids_of_their_own() {
     let endpoint = ModelEndpoint::start([
         Reply::stream().call(0, "same", "add", "{\"a\":1,\"b\":1}").call(1, "same", "add", "{\"a\":2,\"b\":2}").calls(),
         Reply::stream().call(0, "", "add", "{\"a\":3,\"b\":3}").call(1, "same", "add", "{\"a\":4,\"b\":4}").calls(),
@@ -118,7 +118,7 @@ async fn refused_before_dispatch(server: &TestServer, question: Question, code: 
 }
 
 #[tokio::test]
-async fn without_a_device_an_offline_one_or_one_that_does_not_offer_the_tool_nothing_is_dispatched() {
+async fn inv_b14_without_a_device_an_offline_one_or_one_that_does_not_offer_the_tool_nothing_is_dispatched() {
     let server = TestServer::start().await;
     let ann = server.client("ann");
     let read = || Question::new("read README.md");

@@ -181,6 +181,23 @@ impl Client {
         answer.error_for_status().ok()?.json().await.ok()
     }
 
+    /// A GET at a server that may not be there: its answer, or `None` where none came.
+    pub async fn try_get(&self, path: &str) -> Option<Answer> {
+        self.try_send(self.http.get(format!("{}{path}", self.base))).await
+    }
+
+    /// A POST of JSON at a server that may not be there; a stream is read to its end.
+    pub async fn try_post(&self, path: &str, body: &Value) -> Option<Answer> {
+        self.try_send(self.http.post(format!("{}{path}", self.base)).json(body)).await
+    }
+
+    async fn try_send(&self, request: RequestBuilder) -> Option<Answer> {
+        let answer = within_deadline("an answer or none", self.identified(request).send()).await.ok()?;
+        let status = answer.status().as_u16();
+        let text = within_deadline("a body or its end", answer.text()).await.ok()?;
+        Some(Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::String(text)) })
+    }
+
     /// The second step: the whole stream, whose order is checked.
     pub async fn run(&self, asked: &Asked) -> Vec<Value> {
         self.stream(asked).await.rest().await

@@ -36,15 +36,26 @@ pub struct TestDevice {
 impl TestDevice {
     /// A device of `user` on a workspace, online.
     pub async fn start(server: &TestServer, user: &str, workspace: &Path, confirm: Arc<dyn Confirm>) -> Self {
+        Self::start_at(&server.url(), server, user, workspace, confirm).await
+    }
+
+    /// The same where the server is reached by another address.
+    pub async fn start_at(
+        url: &str,
+        server: &TestServer,
+        user: &str,
+        workspace: &Path,
+        confirm: Arc<dyn Confirm>,
+    ) -> Self {
         let state = Arc::new(tempfile::tempdir().expect("a temporary folder"));
         let runs = Arc::new(AtomicUsize::new(0));
-        let device = Self::open(server, user, workspace, state, runs, confirm).await;
+        let device = Self::open(url, user, workspace, state, runs, confirm).await;
         device.online(&server.client(user)).await;
         device
     }
 
     async fn open(
-        server: &TestServer,
+        url: &str,
         user: &str,
         workspace: &Path,
         state: Arc<TempDir>,
@@ -52,7 +63,8 @@ impl TestDevice {
         confirm: Arc<dyn Confirm>,
     ) -> Self {
         let identity = Identity::DevUser(user.to_owned());
-        let mut options = DeviceOptions::new(server.url(), workspace.to_owned(), state.path().join("device"), identity);
+        let mut options =
+            DeviceOptions::new(url.to_owned(), workspace.to_owned(), state.path().join("device"), identity);
         options.backoff = Backoff { base: Duration::from_millis(20), cap: Duration::from_millis(200) };
         options.tools = options.tools.into_iter().map(|tool| Counted::wrap(tool, &runs)).collect();
         let device = Device::open(options, confirm).await.expect("the device opens");
@@ -66,7 +78,7 @@ impl TestDevice {
         let (state, runs) = (self.state.clone(), self.runs.clone());
         let (user, workspace) = (self.user.clone(), self.workspace.clone());
         self.stop().await;
-        let device = Self::open(server, &user, &workspace, state, runs, confirm).await;
+        let device = Self::open(&server.url(), &user, &workspace, state, runs, confirm).await;
         device.online(&server.client(&user)).await;
         device
     }

@@ -22,6 +22,7 @@ pub mod scripted;
 pub mod server;
 pub mod sse;
 pub mod stalled;
+pub mod tap;
 pub mod wait;
 pub mod workspace;
 
@@ -36,6 +37,7 @@ pub use scripted::{Script, ScriptedModel};
 pub use server::TestServer;
 pub use sse::{Frame, SseStream};
 pub use stalled::StalledReader;
+pub use tap::{Cut, Tap};
 pub use wait::{DEADLINE, eventually};
 pub use workspace::workspace;
 

@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::data::Data;
 use crate::log::Log;
 use crate::wait::{DEADLINE, eventually, within_deadline};
+use rustix::process::Pid;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -25,6 +26,7 @@ pub fn program(name: &str) -> PathBuf {
 /// A program under way. It is killed when dropped.
 pub struct Process {
     child: Child,
+    pid: Pid,
     output: watch::Receiver<Output>,
     folder: TempDir,
 }
@@ -94,7 +96,8 @@ impl Process {
         let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
         collect(stdout, sender.clone(), |output| &mut output.stdout);
         collect(stderr, sender, |output| &mut output.stderr);
-        Self { child, output, folder }
+        let pid = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).expect("a process id");
+        Self { child, pid, output, folder }
     }
 
     /// Runs `devmind-replay` on what a server keeps or kept.
@@ -143,9 +146,19 @@ impl Process {
 
     /// SIGTERM.
     pub fn terminate(&self) {
-        let id = self.child.id().expect("it runs");
-        let id = rustix::process::Pid::from_raw(id.try_into().expect("a process id")).expect("a process id");
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a signal");
+        terminate(self.id());
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> Pid {
+        self.pid
+    }
+
+    /// Waits until it has ended, without taking it over: whether it was killed.
+    pub async fn killed(&mut self) -> bool {
+        use std::os::unix::process::ExitStatusExt as _;
+        let status = self.child.wait().await.expect("it can be waited for");
+        status.signal() == Some(rustix::process::Signal::KILL.as_raw())
     }
 
     /// Waits for its end.
@@ -157,6 +170,16 @@ impl Process {
         let text = |lines: &[String]| lines.iter().map(|line| format!("{line}\n")).collect();
         Finished { code: status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
+}
+
+/// SIGTERM, where it has not ended yet.
+pub fn terminate(id: Pid) {
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).ok();
+}
+
+/// Whether it has ended and was waited for.
+pub fn is_gone(id: Pid) -> bool {
+    rustix::process::test_kill_process(id).is_err()
 }
 
 fn collect(
@@ -297,6 +320,18 @@ impl Traces {
         Self(tempfile::tempdir().expect("a temporary folder"))
     }
 
+    /// The variables that tell the slow device where they are.
+    pub fn environment(&self) -> [(&'static str, String); 4] {
+        let text = |path: PathBuf| path.to_str().expect("a plain path").to_owned();
+        [
+            ("DEVMIND_TEST_WITNESS", text(self.witness())),
+            ("DEVMIND_TEST_EXECUTING", text(self.executing())),
+            ("DEVMIND_TEST_GO_ON", text(self.go_on())),
+            // Its traces lie outside the device's folders.
+            ("DEVMIND_SANDBOX", "off".to_owned()),
+        ]
+    }
+
     fn witness(&self) -> PathBuf {
         self.0.path().join("witness")
     }
@@ -348,18 +383,23 @@ impl DeviceProcess {
 
     /// Starts the device whose reads leave a trace and wait.
     pub fn start_slow(url: &str, user: &str, workspace: &Path, state: TempDir, traces: &Traces) -> Self {
+        let environment = traces.environment();
+        let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+        Self::start_slow_with(url, user, workspace, state, &environment)
+    }
+
+    /// The same with an environment.
+    pub fn start_slow_with(
+        url: &str,
+        user: &str,
+        workspace: &Path,
+        state: TempDir,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let text = |path: &Path| path.to_str().expect("a plain path").to_owned();
         let (workspace, folder) = (text(workspace), text(&state.path().join("device")));
         let arguments = ["--server", url, "--user", user, "--workspace", &workspace, "--state", &folder, "--yes"];
-        let files = [traces.witness(), traces.executing(), traces.go_on()].map(|file| text(&file));
-        let environment = [
-            ("DEVMIND_TEST_WITNESS", files[0].as_str()),
-            ("DEVMIND_TEST_EXECUTING", files[1].as_str()),
-            ("DEVMIND_TEST_GO_ON", files[2].as_str()),
-            // Its traces lie outside the device's folders.
-            ("DEVMIND_SANDBOX", "off"),
-        ];
-        Self { process: Process::start("slow_read_device", &arguments, &environment), state }
+        Self { process: Process::start("slow_read_device", &arguments, environment), state }
     }
 
     /// Waits until it is connected.

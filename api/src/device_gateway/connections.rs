@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_socket_wins_in_whatever_order_they_arrive_and_a_late_close_removes_nobody_else() {
+    fn inv_a11_the_newest_socket_wins_in_whatever_order_they_arrive_and_a_late_close_removes_nobody_else() {
         let connections = Connections::default();
         let (first, second) = (connection("c1", 1), connection("c2", 2));
         assert!(connections.enter(&first) && connections.enter(&second));

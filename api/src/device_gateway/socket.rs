@@ -7,6 +7,7 @@
 use super::connections::{Closing, Connection};
 use super::wire::{self, Incoming, Reader, Writer};
 use super::{results, tickets};
+use crate::error::ApiResult;
 use crate::ids::{new_id, now};
 use crate::lifecycle::Peer;
 use crate::limits::millis;
@@ -68,6 +69,17 @@ struct Welcomed {
     registered: ServerFrame,
 }
 
+/// Burns the ticket of a request that is no upgrade, unless a foreign page sends it.
+///
+/// # Errors
+/// When the ledger fails.
+pub async fn burn(app: &App, arrival: &Arrival) -> ApiResult<()> {
+    if let (Ok(_place), Some(ticket)) = (admit(app, arrival), &arrival.ticket) {
+        tickets::consume(app, ticket).await?;
+    }
+    Ok(())
+}
+
 /// Whether there is room for a socket from there.
 fn admit(app: &App, arrival: &Arrival) -> Result<Place<IpAddr>, Closing> {
     if app.stopping.is_cancelled() {
@@ -109,7 +121,10 @@ async fn first_frame(app: &App, reader: &mut Reader) -> Result<Register, Closing
         text = timeout(millis(within), reader.next(MAX_UNREGISTERED_FRAME_BYTES)) => text.map_err(|_| late())??,
     };
     match wire::parse(&text, 1)? {
-        Incoming::Frame(DeviceFrame::Register(register)) => Ok(register),
+        Incoming::Frame(DeviceFrame::Register(register)) => {
+            kill_point::at(|| "receive device.register before".to_owned());
+            Ok(register)
+        }
         Incoming::Frame(_) => Err(Closing::new(CloseCode::Protocol, "the first frame must be device.register")),
         Incoming::Unusable { problem, .. } => Err(Closing::new(CloseCode::Protocol, problem)),
     }
@@ -144,6 +159,7 @@ async fn connect(
         Ok(DomainEvent::Device(DeviceEvent::DeviceConnected(connected))) => Some(connected.connection_epoch),
         _ => None,
     });
+    kill_point::at(|| "receive device.register after".to_owned());
     let (outbox, frames) = mpsc::channel(SEND_QUEUE_FRAMES);
     let connection = Arc::new(Connection {
         id,
@@ -219,10 +235,14 @@ async fn read(app: &Arc<App>, connection: &Connection, reader: &mut Reader) -> C
         let answers = match wire::parse(&text, expected) {
             // Whether it was recorded is not known on an error: nothing is acknowledged, and the device
             // brings it again on its next connection.
-            Ok(Incoming::Frame(frame)) => match handle(app, connection, frame).await {
-                Ok(answers) => answers,
-                Err(()) => return busy(),
-            },
+            Ok(Incoming::Frame(frame)) => {
+                let kind = frame.kind();
+                let handling = handle(app, connection, frame);
+                match kill_point::around(|| format!("receive {kind}"), handling).await {
+                    Ok(answers) => answers,
+                    Err(()) => return busy(),
+                }
+            }
             Ok(Incoming::Unusable { event_id, report_of, problem }) => unusable(event_id, report_of, problem),
             Err(closing) => return closing,
         };

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_reaches_every_waiter_of_the_call_and_nobody_elses() {
+    fn inv_x6_a_wake_up_reaches_every_waiter_of_the_call_and_nobody_elses() {
         let waiters = Waiters::default();
         let (mut first, joined_first) = waiters.enter(key("ann"));
         let (mut second, joined_second) = waiters.enter(key("ann"));

@@ -170,6 +170,7 @@ pub(super) async fn write(
             _ = heartbeat.tick() => (ServerFrame::Heartbeat { time: now(), answers: None }, true),
         };
         sequence += 1;
+        let kind = frame.kind();
         let Ok(text) = serde_json::to_string(&Envelope { event_id: new_id(), sequence, frame }) else {
             connection.close(Closing::new(CloseCode::Protocol, "a frame could not be written"));
             continue;
@@ -180,6 +181,7 @@ pub(super) async fn write(
             }
             writer.send(Message::Text(text.into())).await
         };
+        let sending = kill_point::around(|| format!("send {kind}"), sending);
         if !matches!(timeout(millis(limits.send_deadline_ms), sending).await, Ok(Ok(()))) {
             let late = Closing::new(CloseCode::Silent, "a frame did not leave in time");
             connection.close(late.clone());

@@ -64,7 +64,9 @@ pub async fn ticket(
     tickets::issue(&app, &user, &body.device_id.id()).await.map(Json)
 }
 
-refusals!(SocketRefusals: ; Protocol);
+refusals!(SocketRefusals: ;
+    Protocol, Internal, LedgerUnavailable, LedgerOverloaded, LedgerInDoubt, LedgerCorrupt, LedgerSchemaNewer,
+    VersionConflict);
 
 /// Upgrades to the device socket (subprotocol `devmind.v1`).
 ///
@@ -80,9 +82,16 @@ pub async fn socket(
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
-    let upgrade = upgrade.map_err(|rejection| ApiError::new(ErrorCode::Protocol, rejection.body_text()))?;
     let origin = headers.get(header::ORIGIN).map(|value| value.to_str().unwrap_or("null").to_owned());
     let arrival = Arrival { ticket: tickets::presented(&headers, query.as_deref()), origin, peer };
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(rejection) => {
+            // Presenting a ticket burns it, also where no socket can come of it.
+            socket::burn(&app, &arrival).await?;
+            return Err(ApiError::new(ErrorCode::Protocol, rejection.body_text()));
+        }
+    };
     let upgraded = upgrade
         .protocols([SUBPROTOCOL])
         .max_message_size(CUT_BYTES)

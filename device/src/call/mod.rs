@@ -182,7 +182,9 @@ impl Calls {
                 if effect == Effect::End {
                     break;
                 }
-                if let Some(input) = self.perform(effect, call, request, &mut work).await {
+                let name = effect.name();
+                let performing = self.perform(effect, call, request, &mut work);
+                if let Some(input) = kill_point::around(|| format!("perform {name}"), performing).await {
                     self.feed(call, input);
                 }
             }

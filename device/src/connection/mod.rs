@@ -88,8 +88,9 @@ pub(crate) async fn run(
         status.send_replace(ConnectionStatus::Connecting);
         let began = Instant::now();
         let open = async {
-            let ticket = ticket::fetch(&client, &link.server, &link.identity, &link.device_id).await?;
-            socket::open(&link.server, &ticket).await
+            let fetching = ticket::fetch(&client, &link.server, &link.identity, &link.device_id);
+            let ticket = kill_point::around(|| "fetch ticket".to_owned(), fetching).await?;
+            kill_point::around(|| "open socket".to_owned(), socket::open(&link.server, &ticket)).await
         };
         let opened = tokio::select! {
             () = hang_up.cancelled() => Err(Lost::HungUp),

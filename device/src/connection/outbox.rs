@@ -98,7 +98,8 @@ impl Outbox {
         let recorded = match delivery {
             Delivery::Ack { id, disposition } => {
                 in_flight.remove(&id);
-                self.journal.acknowledge(&id, disposition).await
+                let acknowledging = self.journal.acknowledge(&id, disposition);
+                kill_point::around(|| "note acknowledgement".to_owned(), acknowledging).await
             }
             Delivery::Nack { id, code, permanent } => {
                 in_flight.remove(&id);

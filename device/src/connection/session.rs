@@ -146,8 +146,10 @@ async fn register(link: &Link, reader: &mut Reader, queue: &mpsc::Sender<Outgoin
     };
     let registered = timeout(Duration::from_millis(REGISTER_WITHIN_MS), registered).await;
     let registered = registered.map_err(|_| Lost::retry("the server did not register the device in time"))??;
+    kill_point::at(|| "receive device.registered before".to_owned());
     let tools = link.calls.tools.iter().filter_map(|tool| tool.definition()).map(|tool| tool.registered()).collect();
     queue.send(Outgoing::Frame(DeviceFrame::RegistrySync { tools })).await.map_err(ended)?;
+    kill_point::at(|| "receive device.registered after".to_owned());
     Ok(registered)
 }
 
@@ -171,7 +173,11 @@ async fn converse(
     let lost = loop {
         tokio::select! {
             incoming = reader.next() => match incoming {
-                Ok(incoming) => handle(link, &session, &deliveries, incoming).await,
+                Ok(incoming) => {
+                    let kind = incoming.kind();
+                    let handling = handle(link, &session, &deliveries, incoming);
+                    kill_point::around(|| format!("receive {kind}"), handling).await;
+                }
                 Err(lost) => break lost,
             },
             // It ends by itself only when there is nothing left to send.

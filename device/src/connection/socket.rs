@@ -77,12 +77,14 @@ pub(super) async fn write(mut sink: SplitSink<Socket, Message>, mut queue: mpsc:
             }
         };
         sequence += 1;
+        let kind = frame.kind();
         let envelope = Envelope { event_id: uuid::Uuid::now_v7().to_string(), sequence, frame };
         let text = match serde_json::to_string(&envelope) {
             Ok(text) => text,
             Err(error) => return Lost::retry(format!("a frame could not be written: {error}")),
         };
-        match timeout(Duration::from_millis(SEND_DEADLINE_MS), sink.send(Message::text(text))).await {
+        let sending = kill_point::around(|| format!("send {kind}"), sink.send(Message::text(text)));
+        match timeout(Duration::from_millis(SEND_DEADLINE_MS), sending).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Lost::retry(format!("the connection broke: {error}")),
             Err(_) => return Lost::retry("a frame did not leave in time"),
@@ -106,6 +108,16 @@ pub(super) enum Incoming {
         event_id: Option<String>,
         message: String,
     },
+}
+
+impl Incoming {
+    /// The frame's type.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Frame(frame) => frame.kind(),
+            Self::Unknown { .. } => "something unknown",
+        }
+    }
 }
 
 impl Reader {

@@ -141,6 +141,36 @@ pub enum ServerFrame {
     ProtocolError(ProtocolError),
 }
 
+impl DeviceFrame {
+    /// Its `type`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Register(_) => "device.register",
+            Self::RegistrySync { .. } => "tool.registry.sync",
+            Self::Received { .. } => "tool.call.received",
+            Self::Result(_) => "tool.call.result",
+            Self::Refused { .. } => "tool.call.refused",
+            Self::Heartbeat { .. } => "heartbeat",
+            Self::ProtocolError(_) => "protocol.error",
+        }
+    }
+}
+
+impl ServerFrame {
+    /// Its `type`.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Registered(_) => "device.registered",
+            Self::Request(_) => "tool.call.request",
+            Self::Ack { .. } => "tool.call.ack",
+            Self::Nack { .. } => "tool.call.nack",
+            Self::Cancel { .. } => "tool.call.cancel",
+            Self::Heartbeat { .. } => "heartbeat",
+            Self::ProtocolError(_) => "protocol.error",
+        }
+    }
+}
+
 /// Who a device is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Register {

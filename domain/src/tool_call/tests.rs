@@ -200,7 +200,7 @@ fn the_first_report_settles_the_call_whatever_it_says() {
 }
 
 #[test]
-fn a_late_report_still_settles_a_call_that_timed_out_or_was_taken_back() {
+fn inv_b09_a_late_report_still_settles_a_call_that_timed_out_or_was_taken_back() {
     for event in [
         Event::from(ToolWaitTimedOut { attempt_no: 1, after_ms: 120_000 }),
         ToolCancelRequested { attempt_no: 1, reason: CancelReason::RunCancelled }.into(),
@@ -378,7 +378,7 @@ fn a_device_that_goes_back_and_forth_writes_no_more_than_three_phases_an_attempt
 }
 
 #[test]
-fn no_acknowledgement_comes_before_its_result() {
+fn inv_x1_no_acknowledgement_comes_before_its_result() {
     let ack = || Command::Acknowledge { connection_id: "s1".into(), disposition: Disposition::Stored };
     let acked = || Event::from(ToolResultAcked { connection_id: "s1".into(), disposition: Disposition::Stored });
     check(&[], ack(), Err(ToolCallError::Unknown));

@@ -1,6 +1,7 @@
 //! Tests of the ledger over real files.
 
 mod append;
+mod bundle;
 mod cases;
 mod cqrs;
 mod doubt;
@@ -11,6 +12,7 @@ mod kill;
 mod open;
 mod proofs;
 mod read;
+mod redact;
 mod restarts;
 mod shared;
 pub(crate) mod support;

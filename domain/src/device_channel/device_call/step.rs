@@ -129,6 +129,29 @@ pub enum Effect {
     End,
 }
 
+impl Effect {
+    /// What is done, in words.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::LookUp => "look up",
+            Self::Admit => "admit",
+            Self::Examine => "examine",
+            Self::RecordVerdict(_) => "record verdict",
+            Self::Reserve => "reserve",
+            Self::Ask => "ask",
+            Self::LookAgain => "look again",
+            Self::Begin => "begin",
+            Self::Execute => "execute",
+            Self::Settle(_) => "settle",
+            Self::Interrupt => "interrupt",
+            Self::Abort => "abort",
+            Self::Say(_) => "say",
+            Self::Announce => "announce",
+            Self::End => "end",
+        }
+    }
+}
+
 /// What is said about a call besides its result, which is sent from the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {

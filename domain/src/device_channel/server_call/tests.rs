@@ -264,7 +264,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn b8_in_every_schedule_the_first_result_stays_is_told_as_read_and_is_acknowledged_only_when_it_is_safe(
+    fn inv_b08_in_every_schedule_the_first_result_stays_is_told_as_read_and_is_acknowledged_only_when_it_is_safe(
         events in prop::collection::vec(event(), 1..120),
     ) {
         let mut shell = Shell::default();
@@ -334,7 +334,7 @@ fn h3_a_result_that_stands_there_after_the_commit_is_told_and_nothing_is_sent() 
 }
 
 #[test]
-fn b12_a_report_is_recorded_then_wakes_then_is_acknowledged_and_in_doubt_none_of_it() {
+fn inv_b11_a_report_is_recorded_then_wakes_then_is_acknowledged_and_in_doubt_none_of_it() {
     let known = |report: &mut Report| report.step(ReportInput::Read { is_known: true });
     let (mut report, _) = Report::arrived(true);
     assert_eq!(known(&mut report), [ReportEffect::Record]);
@@ -348,4 +348,19 @@ fn b12_a_report_is_recorded_then_wakes_then_is_acknowledged_and_in_doubt_none_of
     let unknown = report.step(ReportInput::Read { is_known: false });
     assert_eq!(unknown, [ReportEffect::SendAck(Disposition::UnknownCall)]);
     assert_eq!(Report::arrived(false).1, [ReportEffect::SendNack]);
+}
+
+#[test]
+fn inv_b21_a_wait_that_is_exceeded_is_recorded_taken_back_and_told_to_the_device_unless_the_result_is_there() {
+    let reason = CancelReason::WaitTimedOut;
+    let mut call = waiting();
+    assert_eq!(call.step(Input::WaitTimedOut), [Effect::RecordTimeOut { attempt_no: 1 }]);
+    assert_eq!(call.step(Input::Recorded(open())), [Effect::RecordCancel(reason)]);
+    let told = [Effect::SendCancel { attempt_no: 1, reason }, Effect::End(End::TimedOut)];
+    assert_eq!(call.step(Input::Recorded(open())), told);
+    // A result that was recorded in this very moment is the answer.
+    let mut call = waiting();
+    call.step(Input::WaitTimedOut);
+    let settled = Stands { is_settled: true, last_attempt: 1 };
+    assert_eq!(call.step(Input::Recorded(settled)), [Effect::End(End::Settled)]);
 }
