@@ -43,7 +43,7 @@ impl From<&Place> for Place {
 /// password.
 #[derive(Clone)]
 pub struct PostgresUrl {
-    options: PgConnectOptions,
+    options: Box<PgConnectOptions>,
     shown: String,
     accepts_data_loss: bool,
 }
@@ -81,7 +81,7 @@ impl FromStr for PostgresUrl {
         };
         let (user, port) = (options.get_username(), options.get_port());
         let shown = format!("postgres://{user}@{host}:{port}/{}", options.get_database().unwrap_or(user));
-        Ok(Self { options: options.application_name("devmind"), shown, accepts_data_loss: false })
+        Ok(Self { options: Box::new(options.application_name("devmind")), shown, accepts_data_loss: false })
     }
 }
 
