@@ -3,6 +3,8 @@
 #
 # Needed, and installed here on Debian when it is missing and we may:
 #   gcc, libc6-dev    the C compiler for the bundled SQLite and for ring
+#   strace            what a loss of power may leave of the device's journal (Linux)
+#   util-linux        unshare and mount, for a small disk that is really full (Linux)
 # Used when it is there (the tests say so when they are skipped, and fail with DEVMIND_REQUIRE_PEERS=1):
 #   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
 #                        tests/peers/aimock; the tests fetch their packages with `npm ci`
@@ -14,6 +16,10 @@ cd "$(dirname "$0")/.."
 
 missing=()
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
+if [ "$(uname)" = Linux ]; then
+  command -v strace >/dev/null || missing+=(strace)
+  command -v unshare >/dev/null || missing+=(util-linux)
+fi
 if ((${#missing[@]})); then
   if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
     apt-get update -qq

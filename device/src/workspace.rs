@@ -3,7 +3,7 @@
 //! Which folders are refused is decided here; which paths within it, in [`crate::path_policy`].
 
 use crate::error::DeviceError;
-use crate::path_policy::sensitive;
+use crate::path_policy::{Backend, sensitive};
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use devmind_domain::ErrorCode;
@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 #[derive(Debug)]
 pub struct Workspace {
     root: Dir,
+    backend: Backend,
     path: PathBuf,
 }
 
@@ -57,7 +58,12 @@ impl Workspace {
         }
         let root = Dir::open_ambient_dir(&real, ambient_authority())
             .map_err(|error| refused("cannot be opened").caused_by(error))?;
-        Ok(Self { root, path: real })
+        Ok(Self { backend: Backend::of(&root), root, path: real })
+    }
+
+    /// The same folder with paths opened in this way.
+    pub fn with_backend(self, backend: Backend) -> Self {
+        Self { backend, ..self }
     }
 
     /// Its path, links resolved.
@@ -73,6 +79,11 @@ impl Workspace {
         let held = self.root.dir_metadata();
         let there = std::fs::metadata(&self.path);
         held.is_ok_and(|held| there.is_ok_and(|there| (held.dev(), held.ino()) == (there.dev(), there.ino())))
+    }
+
+    /// How paths are opened.
+    pub fn backend(&self) -> Backend {
+        self.backend
     }
 
     pub(crate) fn root(&self) -> &Dir {

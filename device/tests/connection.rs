@@ -5,7 +5,7 @@
 
 mod support;
 
-use devmind_device::{Backoff, ConnectionStatus, Device, DeviceError, DeviceOptions, Fixed, Identity};
+use devmind_device::{Backoff, ConnectionStatus, Device, DeviceError, DeviceOptions, Fixed, Health, Identity};
 use devmind_domain::ErrorCode;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 struct Running {
     device_id: String,
     status: watch::Receiver<ConnectionStatus>,
+    health: watch::Receiver<Health>,
     cancel: CancellationToken,
     task: JoinHandle<Result<(), DeviceError>>,
 }
@@ -37,10 +38,10 @@ impl Running {
         let options = DeviceOptions::new(server, workspace, folder.join("state"), identity);
         let options = DeviceOptions { backoff, ..options };
         let device = Device::open(options, Arc::new(Fixed(true))).await.unwrap();
-        let (device_id, status) = (device.device_id().0.clone(), device.status());
+        let (device_id, status, health) = (device.device_id().0.clone(), device.status(), device.health());
         let cancel = CancellationToken::new();
         let task = tokio::spawn(device.run(cancel.clone()));
-        Self { device_id, status, cancel, task }
+        Self { device_id, status, health, cancel, task }
     }
 
     /// Stops the device, which need not wait for a server that has gone.
@@ -92,7 +93,7 @@ async fn a_device_registers_offers_its_tools_and_answers_a_call() {
 }
 
 #[tokio::test]
-async fn a_result_is_sent_again_until_it_is_acknowledged_and_then_no_more() {
+async fn c08_a_result_is_sent_again_until_it_is_acknowledged_and_then_no_more() {
     let folder = folder();
     let mut server = FakeServer::start().await;
     let device = Running::start(folder.path(), &server.url).await;
@@ -122,6 +123,25 @@ async fn a_result_is_sent_again_until_it_is_acknowledged_and_then_no_more() {
     let next = connection.next_of("tool.call.result").await;
     assert_eq!(next["tool_call_id"], "other", "what was acknowledged is not sent again");
     assert_eq!((&next["status"], &next["error"]["code"]), (&json!("rejected"), &json!("PATH_NOT_FOUND")));
+    device.stop(connection).await;
+}
+
+#[tokio::test]
+async fn a_request_that_expired_on_its_way_by_the_servers_clock_does_not_run() {
+    let folder = folder();
+    let mut server = FakeServer::start().await;
+    let mut device = Running::start(folder.path(), &server.url).await;
+    let mut connection = server.registered().await;
+    // This server's clock stands at the beginning of 1970: its user is told that they are apart.
+    device.health.wait_for(|health| health.clock_offset_ms.is_some_and(|ms| ms < -1_000_000_000)).await.unwrap();
+    for (id, expires_at, status) in [("late", 0, "rejected"), ("in time", 3_600_000_000, "succeeded")] {
+        let mut request = read_request(&device.device_id, id, 1, "README.md");
+        request["expires_at"] = json!(devmind_domain::Timestamp::from_micros(expires_at));
+        connection.send(request).await;
+        let result = connection.next_of("tool.call.result").await;
+        assert_eq!(result["status"], status, "{result}");
+        connection.ack(id).await;
+    }
     device.stop(connection).await;
 }
 

@@ -1,11 +1,13 @@
 //! The path policy against the corpus of `tests/corpus/paths.jsonl`.
 //!
 //! Every case is set up on a real disk, in a folder of its own with the same neighbours: `outside`,
-//! `ws-evil` and `ws2` beside the workspace `ws`.
+//! `ws-evil` and `ws2` beside the workspace `ws`, and asked in every way that paths can be opened: with the
+//! kernel's `openat2`, with cap-std as it is here, and with cap-std on a kernel that has no `openat2`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use devmind_device::tools::{Execution, ListFiles, LocalTool};
+use devmind_device::path_policy::Backend;
+use devmind_device::tools::{Execution, ListFiles, LocalTool, SearchText};
 use devmind_device::workspace::Workspace;
 use devmind_domain::ErrorCode;
 use serde_json::{Value, json};
@@ -20,8 +22,77 @@ const CORPUS: &str = include_str!("corpus/paths.jsonl");
 /// No answer may take longer: a policy that blocks is as bad as one that lets through.
 const ONE_ANSWER: Duration = Duration::from_secs(1);
 
-/// Looks at a link that a neighbour keeps swapping.
-const SWAP_LOOKS: usize = 5_000;
+/// How long a neighbour keeps swapping a link while it is looked at, in each way of opening.
+const RACE: Duration = Duration::from_secs(10);
+
+/// A way to open paths.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    #[cfg(target_os = "linux")]
+    Openat2,
+    CapStd,
+    /// cap-std where `openat2` does not exist: what other systems do.
+    #[cfg(target_os = "linux")]
+    CapStdWalking,
+}
+
+impl Way {
+    #[cfg(target_os = "linux")]
+    const ALL: [Self; 3] = [Self::Openat2, Self::CapStd, Self::CapStdWalking];
+    #[cfg(not(target_os = "linux"))]
+    const ALL: [Self; 1] = [Self::CapStd];
+
+    fn open(self, ws: &Path) -> Workspace {
+        let workspace = Workspace::open(ws).unwrap();
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Openat2 => {
+                assert_eq!(workspace.backend(), Backend::Openat2, "the best that there is, unless told otherwise");
+                workspace
+            }
+            #[cfg(target_os = "linux")]
+            Self::CapStdWalking => {
+                assert_eq!(workspace.backend(), Backend::Portable, "without openat2 there is no choice");
+                workspace
+            }
+            Self::CapStd => workspace.with_backend(Backend::Portable),
+        }
+    }
+}
+
+/// Does the same in every way of opening, each on a thread of its own.
+fn in_every_way(look: impl Fn(Way) + Sync) {
+    for way in Way::ALL {
+        std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                #[cfg(target_os = "linux")]
+                if matches!(way, Way::CapStdWalking) {
+                    without_openat2();
+                }
+                look(way);
+            });
+            if let Err(panicked) = looking.join() {
+                println!("this was with {way:?}");
+                std::panic::resume_unwind(panicked);
+            }
+        });
+    }
+}
+
+/// From here on this thread's kernel answers `openat2` as one that never had it.
+#[cfg(target_os = "linux")]
+fn without_openat2() {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    /// The same number on every architecture (openat2 came with Linux 5.6, after the numbers were unified).
+    const OPENAT2: i64 = 437;
+    /// "No such system call".
+    const ENOSYS: u32 = 38;
+    let (other, openat2) = (SeccompAction::Allow, SeccompAction::Errno(ENOSYS));
+    let architecture = std::env::consts::ARCH.try_into().unwrap();
+    let filter = SeccompFilter::new([(OPENAT2, Vec::new())].into(), other, openat2, architecture).unwrap();
+    let program: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -126,12 +197,16 @@ fn folders(workspace: &Arc<Workspace>, folder: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_path_of_the_corpus_gets_a_safe_answer_within_a_second() {
+fn c19_every_path_of_the_corpus_gets_a_safe_answer_within_a_second() {
+    in_every_way(ask_the_corpus);
+}
+
+fn ask_the_corpus(way: Way) {
     let (mut core, mut policy) = (0, 0);
     let mut wrong = Vec::new();
     for case in cases() {
         let fixture = Fixture::new(&case);
-        let workspace = Workspace::open(&fixture.ws()).unwrap();
+        let workspace = way.open(&fixture.ws());
         let path = fixture.substitute(case["path"].as_str().unwrap());
         let began = Instant::now();
         let got = answer(&workspace, case["tool"].as_str().unwrap(), &path);
@@ -147,15 +222,19 @@ fn every_path_of_the_corpus_gets_a_safe_answer_within_a_second() {
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     assert_eq!((core, policy), (232, 38), "the corpus is whole");
-    println!("path corpus: {core} core and {policy} policy cases answered as accepted");
+    println!("path corpus, {way:?}: {core} core and {policy} policy cases answered as accepted");
 }
 
 #[test]
-fn nothing_that_would_be_refused_as_sensitive_is_ever_listed() {
+fn c19_nothing_that_would_be_refused_as_sensitive_is_ever_listed() {
+    in_every_way(list_the_corpus);
+}
+
+fn list_the_corpus(way: Way) {
     let mut looked_at = 0;
     for case in cases() {
         let fixture = Fixture::new(&case);
-        let workspace = Arc::new(Workspace::open(&fixture.ws()).unwrap());
+        let workspace = Arc::new(way.open(&fixture.ws()));
         for folder in folders(&workspace, ".") {
             for name in listed_names(&workspace, &folder) {
                 let path = format!("{folder}/{name}");
@@ -171,7 +250,7 @@ fn nothing_that_would_be_refused_as_sensitive_is_ever_listed() {
 }
 
 #[test]
-fn outside_and_sensitive_paths_answer_the_same_whether_they_exist_or_not() {
+fn c17_outside_and_sensitive_paths_answer_the_same_whether_they_exist_or_not() {
     let fixture = Fixture::new(&json!({ "setup": [
         { "kind": "symlink", "path": "there", "target": "../outside/secret.txt" },
         { "kind": "symlink", "path": "not_there", "target": "../outside/missing.txt" },
@@ -204,11 +283,12 @@ fn a_second_name_of_a_secret_is_a_secret() {
     assert_eq!(answer(&workspace, "workspace.read_file", "docs/twin.md"), "OK");
 }
 
-/// Lets a neighbour replace the link `swap` by turns while `looking` is called many times, and on until it has answered
+/// Lets a neighbour replace the link `swap` by turns while `looking` is called, for some time and on until it has answered
 /// both `true` and `false`: a race that did not happen shows nothing.
-fn while_swapping(fixture: &Fixture, targets: [&str; 2], mut looking: impl FnMut() -> bool) {
-    std::os::unix::fs::symlink(targets[0], fixture.ws().join("swap")).unwrap();
-    let mut seen = [0, 0];
+fn while_swapping(what: &str, fixture: &Fixture, targets: [&str; 2], looking: impl Fn() -> bool) {
+    let swap = fixture.ws().join("swap");
+    let _ = fs::remove_file(&swap);
+    std::os::unix::fs::symlink(targets[0], &swap).unwrap();
     let stop = CancellationToken::new();
     std::thread::scope(|scope| {
         let (ws, stopping) = (fixture.ws(), stop.clone());
@@ -223,40 +303,90 @@ fn while_swapping(fixture: &Fixture, targets: [&str; 2], mut looking: impl FnMut
         });
         // Also when looking panics: the neighbour must not keep the test from ending.
         let _stops = stop.drop_guard();
-        for look in 0..100 * SWAP_LOOKS {
-            if look >= SWAP_LOOKS && !seen.contains(&0) {
-                break;
-            }
+        let (began, mut seen) = (Instant::now(), [0u64, 0]);
+        while began.elapsed() < RACE || seen.contains(&0) {
             seen[usize::from(looking())] += 1;
         }
+        let [refused, opened] = seen;
+        println!("{what}: {opened} opened, {refused} refused, none leaked");
     });
-    let [refused, opened] = seen;
-    assert!(refused > 0 && opened > 0, "no race: {opened} opened, {refused} refused");
 }
 
 #[test]
 fn a_link_swapped_between_inside_and_outside_never_leaks_what_is_outside() {
-    let fixture = Fixture::new(&json!({ "setup": [] }));
-    let workspace = Workspace::open(&fixture.ws()).unwrap();
-    while_swapping(&fixture, ["docs", "../outside"], || {
-        assert!(workspace.open_file("swap/secret.txt").is_err(), "read outside the workspace");
-        let opened = workspace.open_file("swap/guide.md");
-        if let Ok(file) = &opened {
-            assert_eq!(file.resolved, "docs/guide.md");
-        }
-        opened.is_ok()
+    in_every_way(|way| {
+        let fixture = Fixture::new(&json!({ "setup": [] }));
+        let workspace = way.open(&fixture.ws());
+        while_swapping(&format!("outside, {way:?}"), &fixture, ["docs", "../outside"], || {
+            assert!(workspace.open_file("swap/secret.txt").is_err(), "read outside the workspace");
+            let opened = workspace.open_file("swap/guide.md");
+            if let Ok(file) = &opened {
+                assert_eq!(file.resolved, "docs/guide.md");
+            }
+            opened.is_ok()
+        });
     });
 }
 
 #[test]
 fn a_link_swapped_between_a_document_and_a_secret_never_leaks_the_secret() {
-    let fixture = Fixture::new(&json!({ "setup": [{ "kind": "file", "path": ".env", "content": "SECRET" }] }));
-    let workspace = Workspace::open(&fixture.ws()).unwrap();
-    while_swapping(&fixture, ["docs/guide.md", ".env"], || match workspace.open_file("swap") {
-        Ok(file) => {
-            assert_eq!(std::io::read_to_string(file.file).unwrap(), "guide\n");
-            true
+    in_every_way(|way| {
+        let fixture = Fixture::new(&json!({ "setup": [{ "kind": "file", "path": ".env", "content": "SECRET" }] }));
+        let workspace = way.open(&fixture.ws());
+        while_swapping(&format!("secret, {way:?}"), &fixture, ["docs/guide.md", ".env"], || {
+            match workspace.open_file("swap") {
+                Ok(file) => {
+                    assert_eq!(std::io::read_to_string(file.file).unwrap(), "guide\n");
+                    true
+                }
+                Err(_) => false,
+            }
+        });
+    });
+}
+
+#[test]
+fn a_folder_swapped_for_a_link_while_it_is_searched_never_leaks_what_is_outside() {
+    let fixture = Fixture::new(&json!({ "setup": [{ "kind": "dir", "path": "real" }] }));
+    let workspace = Arc::new(Workspace::open(&fixture.ws()).unwrap());
+    for n in 0..50 {
+        write(&fixture.ws().join(format!("real/{n}/secret.txt")), "inside\n");
+    }
+    let stop = CancellationToken::new();
+    std::thread::scope(|scope| {
+        let (ws, stopping) = (fixture.ws(), stop.clone());
+        scope.spawn(move || {
+            std::os::unix::fs::symlink("../../outside", ws.join("link")).unwrap();
+            for n in (0..50).cycle() {
+                if stopping.is_cancelled() {
+                    return;
+                }
+                // The folder gives way to a link, and comes back.
+                let place = ws.join(format!("real/{n}"));
+                fs::rename(&place, ws.join("aside")).unwrap();
+                fs::rename(ws.join("link"), &place).unwrap();
+                fs::rename(&place, ws.join("link")).unwrap();
+                fs::rename(ws.join("aside"), &place).unwrap();
+            }
+        });
+        let _stops = stop.drop_guard();
+        let (began, mut searches, mut found) = (Instant::now(), 0, 0);
+        while began.elapsed() < RACE {
+            let execution = Execution {
+                tool_call_id: "call".into(),
+                ends_at: Instant::now() + Duration::from_secs(60),
+                cancel: CancellationToken::new(),
+            };
+            let search =
+                SearchText.prepare(&workspace, &json!({ "pattern": "secret|inside", "path": "real" })).unwrap();
+            let answer = search.run(&execution).unwrap();
+            for line in answer["matches"].as_array().unwrap() {
+                assert_eq!(line["text"], "inside", "{line}");
+                found += 1;
+            }
+            searches += 1;
         }
-        Err(_) => false,
+        println!("searching: {searches} searches, {found} lines, none leaked");
+        assert!(found > 0);
     });
 }

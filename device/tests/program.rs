@@ -16,7 +16,7 @@ async fn told(mut command: Command) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn a_device_killed_while_executing_reports_that_it_cannot_know_and_never_reads_again() {
+async fn c09_a_device_killed_while_executing_reports_that_it_cannot_know_and_never_reads_again() {
     let folders = Folders::new();
     let mut server = FakeServer::start().await;
     let mut device = folders.start(folders.slow_reader(), &server.url);
@@ -41,6 +41,28 @@ async fn a_device_killed_while_executing_reports_that_it_cannot_know_and_never_r
     connection.send(read_request(&folders.device_id(), "other", 1, "README.md")).await;
     assert_eq!(connection.next_of("tool.call.result").await["status"], "succeeded");
     assert_eq!(std::fs::read_to_string(folders.path("witness")).unwrap(), "call\nother\n");
+}
+
+#[tokio::test]
+async fn c06_a_result_that_was_sent_is_on_disk_and_comes_again_from_the_next_start() {
+    let folders = Folders::new();
+    let mut server = FakeServer::start().await;
+    let allowed = || {
+        let mut command = program();
+        command.arg("--yes");
+        command
+    };
+    let mut device = folders.start(allowed(), &server.url);
+    let mut connection = server.registered().await;
+    connection.send(read_request(&folders.device_id(), "call", 1, "README.md")).await;
+    let first = connection.next_of("tool.call.result").await;
+    device.kill().await.unwrap();
+    std::fs::remove_file(folders.path("ws/README.md")).unwrap();
+    let _device = folders.start(allowed(), &server.url);
+    let again = server.registered().await.next_of("tool.call.result").await;
+    for field in ["tool_call_id", "status", "output", "output_sha256", "executed_attempt_no", "finished_at"] {
+        assert_eq!(again[field], first[field], "{field}");
+    }
 }
 
 #[tokio::test]
@@ -84,7 +106,7 @@ async fn without_a_terminal_nothing_is_read_unless_a_flag_allows_it() {
 }
 
 #[tokio::test]
-async fn bad_settings_are_refused_with_a_code_and_a_hint_before_the_network() {
+async fn c23_bad_settings_are_refused_with_a_code_and_a_hint_before_the_network() {
     let folders = Folders::new();
     let state = folders.path("state").display().to_string();
     let ws = folders.path("ws").display().to_string();

@@ -69,5 +69,6 @@ mod tests {
         check::<crate::tool_call::ToolCall>();
         check::<crate::device::Device>();
         check::<crate::node::Node>();
+        check::<crate::redaction::Redaction>();
     }
 }

@@ -1,7 +1,7 @@
 //! The rules of DevMind Ledger, with no I/O.
 //!
-//! Every state change is an event of one of five aggregates ([`conversation`], [`thread`],
-//! [`tool_call`], [`device`], [`node`]). Each aggregate is a pair of pure functions: `decide` says
+//! Every state change is an event of one of six aggregates ([`conversation`], [`thread`],
+//! [`tool_call`], [`device`], [`node`], [`redaction`]). Each aggregate is a pair of pure functions: `decide` says
 //! which events a command causes, or refuses it; `evolve` folds an event into the state and never
 //! fails. This crate opens no file and no socket, reads no clock and draws no randomness: ids and
 //! times arrive in commands. Storing events is left to `devmind-ledger`, showing them to
@@ -21,6 +21,7 @@ pub mod limits;
 pub mod node;
 pub mod proof;
 pub mod protocol;
+pub mod redaction;
 pub mod thread;
 pub mod time;
 pub mod tool_call;

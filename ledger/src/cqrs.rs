@@ -112,7 +112,7 @@ where
     Ok(EventEnvelope {
         aggregate_id: event.stream.aggregate_id.clone(),
         sequence: usize::try_from(event.sequence).unwrap_or(usize::MAX),
-        payload: <<A as Decider>::Event as EventSet>::decode(&event.event_type, event.event_version, &event.payload)?,
+        payload: <<A as Decider>::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content())?,
         metadata: flat(&event.metadata()?),
     })
 }

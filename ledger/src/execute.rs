@@ -32,7 +32,7 @@ pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(A, u64
     let events = reader.read_stream(&stream, 0).await?;
     let mut state = A::default();
     for event in &events {
-        let decoded = <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.payload);
+        let decoded = <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content());
         state.evolve(&decoded.map_err(|error| LedgerError::Undecodable {
             position: event.position,
             stream: stream.clone(),

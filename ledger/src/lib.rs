@@ -10,6 +10,7 @@
 //! key that was seen is remembered for ever; no row is changed or deleted.
 
 mod append;
+pub mod bundle;
 pub mod cqrs;
 mod error;
 mod execute;
@@ -21,6 +22,7 @@ mod merkle;
 mod place;
 pub mod proof;
 mod reader;
+mod redact;
 mod ring;
 mod store;
 pub mod verify;
@@ -35,6 +37,7 @@ pub use limits::*;
 pub use merkle::Frontier;
 pub use place::{Place, PostgresUrl};
 pub use reader::{EventFilter, LedgerReader};
+pub use redact::{Erasure, RedactError, plan_redaction, redact};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
 use crate::place::Place;
 use crate::ring::Ring;
-use crate::store::{ReadLog, StoredEvent, postgres, sqlite};
+use crate::store::{KeyRow, ReadLog, StoredEvent, postgres, sqlite};
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
@@ -196,6 +196,11 @@ impl LedgerReader {
                 return Ok(leaves);
             }
         }
+    }
+
+    /// Idempotency keys whose positions touch those from `first` to `last`.
+    pub(crate) async fn keys_of(&self, first: u64, last: u64) -> Result<Vec<KeyRow>, LedgerError> {
+        self.0.store.keys_of(first, last).await.map_err(|error| self.error("read idempotency keys", &error))
     }
 
     /// Batches in order from `after`, waiting at the head for more.

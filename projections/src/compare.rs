@@ -105,7 +105,11 @@ async fn count(work: &mut Work, sql: &str) -> Result<u64, sqlx::Error> {
 }
 
 /// All columns of a table, and those of its key.
-async fn columns(work: &mut Work, schema: &str, table: &str) -> Result<(Vec<String>, Vec<String>), sqlx::Error> {
+pub(crate) async fn columns(
+    work: &mut Work,
+    schema: &str,
+    table: &str,
+) -> Result<(Vec<String>, Vec<String>), sqlx::Error> {
     let rows = if work.is_postgres() {
         let sql = "SELECT a.attname::text AS name, (a.attnum = ANY (i.indkey))::int::bigint AS pk FROM pg_attribute a \
              JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace \

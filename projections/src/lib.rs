@@ -8,6 +8,7 @@
 //! that a stream can give; deciding is left to `devmind-domain`, storing events to `devmind-ledger`.
 
 mod apply;
+mod attest;
 mod beside;
 mod change;
 mod check;
@@ -31,6 +32,7 @@ mod tool_call;
 mod views;
 
 pub use apply::Failure;
+pub use attest::{Attestation, attest, attest_at};
 pub use change::{Change, Value};
 pub use check::{CheckReport, ProjectionCheck, check, check_one};
 pub use compare::{Difference, TableCheck};

@@ -37,6 +37,7 @@ pub fn stream(id: &str, event: &DomainEvent) -> StreamId {
         DomainEvent::ToolCall(_) => AggregateType::ToolCall,
         DomainEvent::Device(_) => AggregateType::Device,
         DomainEvent::Node(_) => AggregateType::Node,
+        DomainEvent::Redaction(_) => AggregateType::Redaction,
     };
     StreamId::new(kind, id)
 }

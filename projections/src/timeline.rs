@@ -108,6 +108,7 @@ impl Story {
             Ok(DomainEvent::ToolCall(inner)) => tool_call::tell(stream, &inner),
             Ok(DomainEvent::Device(inner)) => others::device(&inner),
             Ok(DomainEvent::Node(inner)) => others::node(&inner),
+            Ok(DomainEvent::Redaction(inner)) => others::redaction(&inner),
             Err(error) => {
                 Told { undecodable: true, ..Told::new(format!("{} cannot be told: {error}", event.event_type)) }
             }

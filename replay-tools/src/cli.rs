@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Reads a DevMind ledger: shows what happened, proves that it holds, rebuilds its views.
 ///
-/// Works on a ledger at rest and on one that a server is writing. Exit status: 0 ok, 1 refused or
+/// Works on a ledger at rest and, unless it says otherwise, on one that a server is writing. Exit status: 0 ok, 1 refused or
 /// failed, 2 usage, 3 verification failed.
 #[derive(Debug, Parser)]
 #[command(name = "devmind-replay", version, arg_required_else_help = true)]
@@ -32,7 +32,17 @@ pub(crate) enum Command {
     /// Tell one run, one line a fact, with durations
     Timeline(TimelineArgs),
     /// Check order, hashes, the Merkle root and the rules of the domain over the whole log
-    Verify,
+    Verify(VerifyArgs),
+    /// Write a conversation, a run or everything to a file that others can check without the ledger
+    Export(ExportArgs),
+    /// Take a whole exported ledger into an empty one, byte for byte
+    Import(ImportArgs),
+    /// Say whether a tool call was executed once, never, or cannot be known, with the proofs
+    ProveOnce(ProveOnceArgs),
+    /// Print what a view's state hashes to, under which root of the log: a rebuild gives the same
+    Attest(AttestArgs),
+    /// Erase what an event says; the proofs hold, and an event says that it was erased
+    Redact(RedactArgs),
     /// Rebuild the views from the log, or check the live ones against a rebuild
     Rebuild(RebuildArgs),
 }
@@ -83,6 +93,75 @@ pub(crate) struct RebuildArgs {
     /// Only this projection
     #[arg(long, value_name = "NAME")]
     pub projection: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// An exported bundle to check, with nothing but itself; else the ledger
+    #[arg(value_name = "BUNDLE")]
+    pub bundle: Option<PathBuf>,
+    /// The public key that must have signed it, or its fingerprint
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The file to write, which must not be there yet
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Only this conversation, with proofs; else everything
+    #[arg(long, value_name = "ID", conflicts_with = "run")]
+    pub conversation: Option<String>,
+    /// Only this run, with proofs
+    #[arg(long, value_name = "ID")]
+    pub run: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The exported bundle
+    #[arg(value_name = "BUNDLE")]
+    pub bundle: PathBuf,
+    /// Do it; without this, the bundle is checked
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProveOnceArgs {
+    /// The tool call
+    #[arg(long, value_name = "ID")]
+    pub tool_call: String,
+    /// The device's journal (`journal.sqlite` in its state folder), to join both sides
+    #[arg(long, value_name = "FILE")]
+    pub journal: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AttestArgs {
+    /// As of this position, by a rebuild; else the live views as they are
+    #[arg(long, value_name = "POSITION")]
+    pub at: Option<u64>,
+    /// Only this projection
+    #[arg(long, value_name = "NAME")]
+    pub projection: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RedactArgs {
+    /// The events; the option can be given several times
+    #[arg(long, value_name = "POSITION", required = true)]
+    pub position: Vec<u64>,
+    /// Why; it stays in the log for ever
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub reason: String,
+    /// Who answers for it
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub operator: String,
+    /// Do it; without this, what would be erased is shown
+    #[arg(long)]
+    pub yes: bool,
 }
 
 fn parse_stream(text: &str) -> Result<StreamId, String> {

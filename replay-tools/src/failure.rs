@@ -1,7 +1,9 @@
 //! Why a command could not do what it was asked, and how that is told.
 
 use devmind_domain::ErrorCode;
-use devmind_ledger::LedgerError;
+use devmind_ledger::bundle::BundleError;
+use devmind_ledger::proof::ProveError;
+use devmind_ledger::{ExecuteError, LedgerError, RedactError};
 use devmind_projections::ViewError;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -35,6 +37,51 @@ impl Failure {
 impl From<LedgerError> for Failure {
     fn from(error: LedgerError) -> Self {
         Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<RedactError> for Failure {
+    fn from(error: RedactError) -> Self {
+        let code = match &error {
+            RedactError::NoSuchEvent(_) => ErrorCode::NotFound,
+            RedactError::NoContent { .. } => ErrorCode::ValidationFailed,
+            RedactError::Unreadable { .. } | RedactError::Tampered(_) => ErrorCode::LedgerCorrupt,
+            RedactError::Ledger(error) => error.code(),
+            RedactError::Record(ExecuteError::Refused(_)) => ErrorCode::ValidationFailed,
+            RedactError::Record(ExecuteError::Append(error)) => error.code(),
+            RedactError::Record(ExecuteError::Ledger(error)) => error.code(),
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<ProveError> for Failure {
+    fn from(error: ProveError) -> Self {
+        match error {
+            ProveError::OutOfRange { .. } => Self::new(ErrorCode::NotFound, error.to_string()),
+            ProveError::Ledger(error) => error.into(),
+        }
+    }
+}
+
+impl From<BundleError> for Failure {
+    fn from(error: BundleError) -> Self {
+        match error {
+            BundleError::Ledger(error) => error.into(),
+            BundleError::Prove(error) => error.into(),
+            BundleError::Io(_) => {
+                Self::new(ErrorCode::IoError, error.to_string()).with_hint("check the file and its folder")
+            }
+            BundleError::Line { .. } => Self::new(ErrorCode::LedgerCorrupt, error.to_string())
+                .with_hint("the file is damaged, or no bundle: get it again from where it came"),
+            BundleError::NoCheckpoint => Self::new(ErrorCode::NotReady, error.to_string())
+                .with_hint("the server signs one every minute, and when it stops"),
+            BundleError::Partial => Self::new(ErrorCode::ValidationFailed, error.to_string())
+                .with_hint("`export` without --conversation or --run writes a whole one"),
+            BundleError::NotEmpty => {
+                Self::new(ErrorCode::ValidationFailed, error.to_string()).with_hint("name an empty folder with --data")
+            }
+        }
     }
 }
 

@@ -1,14 +1,19 @@
 //! DevMind Ledger's operator tools, behind the binary `devmind-replay`.
 //!
-//! Everything here reads a ledger's files, also while a server writes them; nothing here can send a
+//! Everything here reads a ledger's files, also while a server writes them, but for `redact` and `import`,
+//! which need a ledger for themselves; nothing here can send a
 //! command to a device or a model, because nothing here links them. Data goes to stdout, everything
 //! else to stderr. Exit status: 0 ok, 1 refused or failed, 2 usage, 3 verification failed.
 
+mod attest;
+mod bundle;
 mod cli;
 mod failure;
 mod log;
 mod output;
+mod prove_once;
 mod rebuild;
+mod redact;
 mod store;
 mod timeline;
 mod verify;
@@ -54,7 +59,15 @@ pub fn run(cli: Cli) -> ExitCode {
         match command {
             Command::Log(args) => log::run(&data, args, &mut output).await,
             Command::Timeline(args) => timeline::run(&data, args, &mut output).await,
-            Command::Verify => verify::run(&data, &mut output).await,
+            Command::Verify(args) => match &args.bundle {
+                Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &mut output),
+                None => verify::run(&data, args.key.as_deref(), &mut output).await,
+            },
+            Command::Export(args) => bundle::export(&data, args, &mut output).await,
+            Command::Import(args) => bundle::import(&data, args, &mut output).await,
+            Command::ProveOnce(args) => prove_once::run(&data, args, &mut output).await,
+            Command::Attest(args) => attest::run(&data, args, &mut output).await,
+            Command::Redact(args) => redact::run(&data, args, &mut output).await,
             Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
         }
     });

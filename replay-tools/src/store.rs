@@ -20,3 +20,8 @@ pub(crate) async fn open_ledger(data: &Path) -> Result<LedgerReader, Failure> {
 pub(crate) fn views_file(data: &Path) -> PathBuf {
     data.join("views.sqlite")
 }
+
+/// The file of the log.
+pub(crate) fn ledger_file(data: &Path) -> PathBuf {
+    data.join("ledger.sqlite")
+}

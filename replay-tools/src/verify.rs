@@ -5,13 +5,14 @@ use crate::failure::Failure;
 use crate::output::{Output, Progress, say};
 use crate::store::open_ledger;
 use devmind_domain::ErrorCode;
+use devmind_domain::proof::NoteKey;
 use devmind_ledger::LedgerError;
 use devmind_ledger::proof::{read_checkpoints, read_public_key};
 use devmind_ledger::verify::{Check, Published, VerifyReport, verify};
 use serde_json::json;
 use std::path::Path;
 
-pub(crate) async fn run(data: &Path, output: &mut Output) -> Result<Verdict, Failure> {
+pub(crate) async fn run(data: &Path, expected: Option<&str>, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = open_ledger(data).await?;
     let checkpoints = read_checkpoints(data).map_err(|error| Failure::new(error.code(), error.to_string()))?;
     let key = match read_public_key(data) {
@@ -19,6 +20,13 @@ pub(crate) async fn run(data: &Path, output: &mut Output) -> Result<Verdict, Fai
         Err(error) if error.missing => None,
         Err(error) => return Err(Failure::new(ErrorCode::ConfigInvalid, error.to_string())),
     };
+    if let Some(expected) = expected {
+        let found = key.as_ref().is_some_and(|key| is_key(key, expected));
+        if !found {
+            say("verification failed: the key beside the ledger is not the one that was expected");
+            return Ok(Verdict::Broken);
+        }
+    }
     if key.is_none() && !checkpoints.is_empty() {
         say("there is no public key beside the ledger: the signatures of its checkpoints are not checked");
     }
@@ -49,6 +57,11 @@ pub(crate) async fn run(data: &Path, output: &mut Output) -> Result<Verdict, Fai
     }
     say(format_args!("verification failed: {} findings up to position {}", report.findings_total, report.position));
     Ok(Verdict::Broken)
+}
+
+/// Whether a key is the one that was named, by itself or by its fingerprint.
+pub(crate) fn is_key(key: &NoteKey, expected: &str) -> bool {
+    key.to_string() == expected || key.fingerprint().eq_ignore_ascii_case(expected)
 }
 
 fn print_text(report: &VerifyReport, output: &mut Output) -> Result<(), Failure> {

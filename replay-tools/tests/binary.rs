@@ -1,5 +1,6 @@
 //! The real binary over real files.
 
+#[allow(dead_code, reason = "shared with another test program")]
 mod support;
 
 use serde_json::{Value, json};

@@ -4,6 +4,7 @@ use devmind_domain::limits::{MAX_UNREGISTERED_FRAME_BYTES, TICKETS_PER_MINUTE};
 use devmind_tests::raw_device::tools;
 use devmind_tests::{RawDevice, TestServer, new_id};
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
 
 const PROTOCOL: u16 = 4400;
 const DENIED: u16 = 4403;
@@ -27,6 +28,18 @@ async fn a_registered_device_is_told_who_the_server_is_and_is_online_after_its_s
     let connection_id = registered["connection_id"].as_str().unwrap();
     device.wait_online(&ann, connection_id).await;
     assert_eq!(server.client("bob").devices().await, [] as [serde_json::Value; 0]);
+
+    // Each heartbeat is answered, so that the device learns how far the clocks are apart.
+    let own = "2001-02-03T04:05:06.000007Z";
+    socket.send(json!({ "type": "heartbeat", "time": own })).await;
+    let answered = loop {
+        let Some(Message::Text(text)) = socket.next_message().await else { panic!("an answer") };
+        let frame: serde_json::Value = serde_json::from_str(&text).unwrap();
+        if frame["answers"] == own {
+            break frame;
+        }
+    };
+    assert!(answered["time"].as_str().unwrap() > "2026", "{answered}");
 
     // A sync that changes nothing is no event.
     socket.sync(&tools()).await;

@@ -6,15 +6,15 @@
 use super::line;
 use crate::config::Settings;
 use crate::error::DeviceError;
+use crate::tools::LocalTool;
 use crate::workspace::Workspace;
 use clap::Args;
 use devmind_domain::ErrorCode;
-use devmind_domain::tool_call::Target;
-use devmind_domain::tools::catalogue;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::io::{BufRead, Read as _, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Bytes of one line, at most.
 const MAX_LINE_BYTES: u64 = 64 << 10;
@@ -36,6 +36,7 @@ struct Question {
 pub(super) fn check(
     settings: &Settings,
     args: &CheckArgs,
+    tools: &[Arc<dyn LocalTool>],
     mut input: impl BufRead,
     mut output: impl Write,
 ) -> Result<ExitCode, DeviceError> {
@@ -60,7 +61,7 @@ pub(super) fn check(
         }
         match serde_json::from_slice::<Question>(&text) {
             Ok(question) => {
-                let (code, why) = answer(&workspace, &question);
+                let (code, why) = answer(&workspace, tools, &question);
                 let mut told = json!({ "id": question.id, "code": code });
                 if args.explain {
                     told["why"] = why.into();
@@ -82,14 +83,12 @@ pub(super) fn check(
 }
 
 /// `OK` or a code, and why.
-fn answer(workspace: &Workspace, question: &Question) -> (&'static str, &'static str) {
-    let Some(tool) = catalogue().get(&question.tool).filter(|tool| tool.target == Target::Device) else {
+fn answer(workspace: &Workspace, tools: &[Arc<dyn LocalTool>], question: &Question) -> (&'static str, &'static str) {
+    let Some(tool) = tools.iter().find(|tool| tool.name() == question.tool) else {
         return (ErrorCode::ToolNotAvailable.as_str(), "this device has no tool of that name");
     };
-    // Of all tools only one opens a file itself; the others look into a folder.
-    let denied = match tool.name {
-        "workspace.read_file" => workspace.open_file(&question.path).err(),
-        _ => workspace.open_folder(&question.path).err(),
-    };
-    denied.map_or(("OK", "it would be opened"), |denied| (denied.code.as_str(), denied.message))
+    match tool.judge(workspace, &question.path) {
+        Ok(()) => ("OK", "it would be opened"),
+        Err(denied) => (denied.code.as_str(), denied.message),
+    }
 }

@@ -79,7 +79,9 @@ pub fn main(tools: Vec<Arc<dyn LocalTool>>) -> ExitCode {
         .init();
     let done = Settings::load(&flags).and_then(|settings| match command {
         None => run::run(&settings, tools),
-        Some(Command::Check(args)) => check::check(&settings, &args, std::io::stdin().lock(), std::io::stdout()),
+        Some(Command::Check(args)) => {
+            check::check(&settings, &args, &tools, std::io::stdin().lock(), std::io::stdout())
+        }
         Some(Command::Status(args)) => wait(status::status(&settings, &args))?,
         Some(Command::History(args)) => wait(history::history(&settings, &args))?,
         Some(Command::Policy(command)) => policy::policy(&settings, command),

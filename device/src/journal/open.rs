@@ -28,20 +28,21 @@ impl Journal {
     /// `DEVICE_JOURNAL_FAILED` when the file is damaged or cannot be written, `LEDGER_SCHEMA_NEWER`
     /// when a newer version made it. Nothing is deleted.
     pub async fn open(state: StateDir, instance_id: &str) -> Result<Self, DeviceError> {
+        let options = options(&state);
+        Self::open_with(state, instance_id, options).await
+    }
+
+    /// The same with other settings of the database: tests show what they are good for.
+    pub(super) async fn open_with(
+        state: StateDir,
+        instance_id: &str,
+        options: SqliteConnectOptions,
+    ) -> Result<Self, DeviceError> {
         let file = state.journal_file();
         let shown = file.display().to_string();
         // SQLite gives its companion files the rights of the main file.
         let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&file);
         made.map_err(|error| unusable(&shown, &sqlx::Error::Io(error)))?;
-        let options = SqliteConnectOptions::new()
-            .filename(&file)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Full)
-            // Nothing of it goes to a folder for temporary files, which the sandbox closes.
-            .pragma("temp_store", "MEMORY")
-            // macOS: a flush must reach the disk, not only the drive's cache.
-            .pragma("fullfsync", "1")
-            .foreign_keys(true);
         let mut connection =
             SqliteConnection::connect_with(&options).await.map_err(|error| unusable(&shown, &error))?;
         check(&mut connection).await.map_err(|error| unusable(&shown, &error))?;
@@ -68,6 +69,19 @@ impl Journal {
             .map_err(|error| DeviceError::new(error.code(), format!("{shown} cannot be written")).caused_by(error))?;
         Ok(journal)
     }
+}
+
+/// How the journal's database is used.
+pub(super) fn options(state: &StateDir) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(state.journal_file())
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        // Nothing of it goes to a folder for temporary files, which the sandbox closes.
+        .pragma("temp_store", "MEMORY")
+        // macOS: a flush must reach the disk, not only the drive's cache.
+        .pragma("fullfsync", "1")
+        .foreign_keys(true)
 }
 
 fn unusable(file: &str, error: &sqlx::Error) -> DeviceError {

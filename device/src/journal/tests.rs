@@ -1,5 +1,7 @@
 //! The journal's transitions, restarts and refusals, on a real file.
 
+mod crash_images;
+
 use super::*;
 use crate::error::DeviceError;
 use devmind_domain::limits::{OUTPUT_DAYS, TOMBSTONE_DAYS};
@@ -120,7 +122,7 @@ async fn results_wait_for_their_own_server_and_user_in_the_order_of_settling() {
 }
 
 #[tokio::test]
-async fn an_output_outlives_its_ack_and_the_memory_of_the_call_outlives_the_output() {
+async fn c07_c10_an_output_outlives_its_ack_and_the_memory_of_the_call_outlives_the_output() {
     let folder = tempfile::tempdir().expect("folder");
     let journal = open(folder.path()).await;
     let id = ToolCallId::from("call");

@@ -5,10 +5,12 @@
 //! What stands outside, and what has a sensitive name, gets the same answer whether it exists or
 //! not; every error refuses. What a tool does with the open handle is left to `tools`.
 
+mod beneath;
 pub mod lexical;
 mod open;
 pub mod sensitive;
 
+pub use beneath::Backend;
 pub use open::{FileFacts, OpenedDir, OpenedFile};
 pub(crate) use open::{open_entry, open_folder_entry};
 

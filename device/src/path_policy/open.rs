@@ -1,13 +1,13 @@
 //! Opening beneath the workspace, once, and judging what was really opened.
 //!
-//! cap-std keeps every open beneath the held folder, whatever links or races say; this module adds
-//! the names (a link may point at `.env`), the kind (a pipe would block, `/dev/zero` never ends) and
+//! [`super::Backend`] keeps every open beneath the held folder, whatever links or races say; this module
+//! adds the names (a link may point at `.env`), the kind (a pipe would block, `/dev/zero` never ends) and
 //! the promise that a handle, once judged, is the one that is read from.
 
 use super::{PathDenied, lexical, sensitive};
 use crate::clock::timestamp;
 use crate::workspace::Workspace;
-use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt as _};
+use cap_std::fs::Dir;
 use devmind_domain::limits::MAX_SCANNED_ENTRIES;
 use devmind_domain::{ErrorCode, Timestamp};
 use rustix::fs::{Mode, OFlags, openat};
@@ -83,10 +83,7 @@ impl Workspace {
     /// One of the path policy's codes; see the module's description.
     pub fn open_file(&self, path: &str) -> Result<OpenedFile, PathDenied> {
         self.judge_names(path)?;
-        let mut options = OpenOptions::new();
-        // A pipe without a writer would block the open, a terminal could become ours.
-        options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed());
-        let file = self.root().open_with(path, &options).map_err(|error| denied(&error))?.into_std();
+        let file = self.backend().open(self.root(), path).map_err(|error| denied(&error))?;
         let resolved = self.judge_handle(&file, path)?;
         let is_regular = file.metadata().map_err(|error| denied(&error))?.is_file();
         if !is_regular {
@@ -105,11 +102,12 @@ impl Workspace {
     /// One of the path policy's codes.
     pub fn open_folder(&self, path: &str) -> Result<OpenedDir, PathDenied> {
         self.judge_names(path)?;
-        let dir = self.root().open_dir(path).map_err(|error| match Errno::from_io_error(&error) {
-            // It is there, or a component before it is no folder; only the first is "not a folder".
-            Some(Errno::NOTDIR) if self.root().metadata(path).is_ok() => PathDenied::new(ErrorCode::NotAFile),
-            _ => denied(&error),
-        })?;
+        let dir =
+            self.backend().open_folder(self.root(), path).map_err(|error| match Errno::from_io_error(&error) {
+                // It is there, or a component before it is no folder; only the first is "not a folder".
+                Some(Errno::NOTDIR) if self.root().metadata(path).is_ok() => PathDenied::new(ErrorCode::NotAFile),
+                _ => denied(&error),
+            })?;
         let resolved = self.judge_handle(&dir, path)?;
         Ok(OpenedDir { dir, resolved })
     }

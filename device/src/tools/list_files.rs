@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_ends_at_its_limit_and_at_ten_thousand_entries_and_says_so() {
+    fn c20_a_listing_ends_at_its_limit_and_at_ten_thousand_entries_and_says_so() {
         let folder = tempfile::tempdir().expect("folder");
         for name in ["c", "a", "b"] {
             std::fs::write(folder.path().join(name), "").expect("file");

@@ -48,6 +48,14 @@ pub trait LocalTool: Send + Sync {
     /// The path policy's codes; the call does not run.
     fn prepare(&self, workspace: &Arc<Workspace>, arguments: &Value) -> Result<Box<dyn Prepared>, ToolFailure>;
 
+    /// What the path policy says of a path that this tool is given: most look into a folder.
+    ///
+    /// # Errors
+    /// The path policy's codes.
+    fn judge(&self, workspace: &Workspace, path: &str) -> Result<(), PathDenied> {
+        workspace.open_folder(path).map(drop)
+    }
+
     /// Its definition; `None` for a tool that the catalogue does not have, which is never offered.
     fn definition(&self) -> Option<&'static ToolDefinition> {
         catalogue().get(self.name())

@@ -6,7 +6,7 @@
 //! `content`: of the whole file when the whole file was read. A NUL makes a file binary.
 
 use super::{Execution, LocalTool, Prepared, Subject, ToolFailure, number, text};
-use crate::path_policy::OpenedFile;
+use crate::path_policy::{OpenedFile, PathDenied};
 use crate::text::whole_characters;
 use crate::workspace::Workspace;
 use devmind_domain::ErrorCode;
@@ -29,6 +29,10 @@ pub struct ReadFile;
 impl LocalTool for ReadFile {
     fn name(&self) -> &'static str {
         "workspace.read_file"
+    }
+
+    fn judge(&self, workspace: &Workspace, path: &str) -> Result<(), PathDenied> {
+        workspace.open_file(path).map(drop)
     }
 
     fn prepare(&self, workspace: &Arc<Workspace>, arguments: &Value) -> Result<Box<dyn Prepared>, ToolFailure> {
@@ -171,7 +175,7 @@ mod tests {
     const TEXTS: [&str; 6] = ["", "a", "😀", "aé日😀😀日éa\n", "日本語テスト", "x😀y日zé\r\n"];
 
     #[test]
-    fn parts_of_any_size_rejoin_to_exactly_the_file() {
+    fn c20_parts_of_any_size_rejoin_to_exactly_the_file() {
         for text in TEXTS {
             for max_bytes in 1..=12 {
                 let (mut joined, mut offset) = (String::new(), 0);

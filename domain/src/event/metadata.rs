@@ -36,6 +36,10 @@ impl Actor {
     pub fn device(id: impl fmt::Display) -> Self {
         Self { kind: ActorKind::Device, id: id.to_string() }
     }
+    /// A person who runs the server.
+    pub fn operator(id: impl fmt::Display) -> Self {
+        Self { kind: ActorKind::Operator, id: id.to_string() }
+    }
     /// A server process.
     pub fn server(id: &NodeId) -> Self {
         Self { kind: ActorKind::Server, id: id.to_string() }

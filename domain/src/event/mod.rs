@@ -6,8 +6,10 @@
 //! projections, export, replay) sees the same facts.
 
 use crate::canonical::{self, Hash};
+use crate::redaction::Redacted;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 
 mod metadata;
@@ -28,11 +30,14 @@ pub enum AggregateType {
     Device,
     /// One server process's name.
     Node,
+    /// One event whose content was erased.
+    Redaction,
 }
 
 impl AggregateType {
     /// Every kind.
-    pub const ALL: [Self; 5] = [Self::Conversation, Self::Thread, Self::ToolCall, Self::Device, Self::Node];
+    pub const ALL: [Self; 6] =
+        [Self::Conversation, Self::Thread, Self::ToolCall, Self::Device, Self::Node, Self::Redaction];
 
     /// The column value.
     pub const fn as_str(self) -> &'static str {
@@ -42,6 +47,7 @@ impl AggregateType {
             Self::ToolCall => "tool_call",
             Self::Device => "device",
             Self::Node => "node",
+            Self::Redaction => "redaction",
         }
     }
 }
@@ -112,7 +118,14 @@ impl RecordedEvent {
     /// # Errors
     /// [`DecodeError`] when the type is unknown here or the payload does not have its shape.
     pub fn decode(&self) -> Result<DomainEvent, DecodeError> {
-        DomainEvent::decode(&self.stream.aggregate_type, &self.event_type, self.event_version, &self.payload)
+        DomainEvent::decode(&self.stream.aggregate_type, &self.event_type, self.event_version, &self.content())
+    }
+
+    /// The payload as readers get it: the stored text, or, where its content was erased, what is left
+    /// of it, which says so. Only hashing and showing the row itself use the stored text.
+    pub fn content(&self) -> Cow<'_, str> {
+        Redacted::parse(&self.payload)
+            .map_or(Cow::Borrowed(self.payload.as_str()), |redacted| Cow::Owned(redacted.readable()))
     }
 
     /// The metadata.
@@ -128,6 +141,9 @@ impl RecordedEvent {
     }
 
     /// The leaf hash that the stored columns should have.
+    ///
+    /// An erased payload counts with the hash that its marker names; that the erasure is lawful is for
+    /// `verify` to see.
     pub fn expected_leaf_hash(&self) -> Hash {
         // Payload and metadata enter by hash: a payload can later be erased with the proof intact.
         canonical::leaf_hash(
@@ -142,7 +158,8 @@ impl RecordedEvent {
                 event_version: self.event_version,
                 recorded_at: self.recorded_at,
                 metadata_hash: canonical::sha256_hex(self.metadata.as_bytes()),
-                payload_hash: canonical::sha256_hex(self.payload.as_bytes()),
+                payload_hash: Redacted::parse(&self.payload)
+                    .map_or_else(|| canonical::sha256_hex(self.payload.as_bytes()), |redacted| redacted.payload_hash),
             })
             .as_bytes(),
         )
@@ -277,6 +294,8 @@ pub enum DomainEvent {
     Device(crate::device::DeviceEvent),
     /// Of a node.
     Node(crate::node::NodeEvent),
+    /// Of a redaction.
+    Redaction(crate::redaction::RedactionEvent),
 }
 
 macro_rules! each_kind {
@@ -287,6 +306,7 @@ macro_rules! each_kind {
             DomainEvent::ToolCall($inner) => $body,
             DomainEvent::Device($inner) => $body,
             DomainEvent::Node($inner) => $body,
+            DomainEvent::Redaction($inner) => $body,
         }
     };
 }
@@ -304,6 +324,7 @@ impl DomainEvent {
             Some(AggregateType::ToolCall) => EventSet::decode(event_type, version, payload).map(Self::ToolCall),
             Some(AggregateType::Device) => EventSet::decode(event_type, version, payload).map(Self::Device),
             Some(AggregateType::Node) => EventSet::decode(event_type, version, payload).map(Self::Node),
+            Some(AggregateType::Redaction) => EventSet::decode(event_type, version, payload).map(Self::Redaction),
             None => Err(DecodeError::UnknownType {
                 aggregate_type: aggregate_type.to_owned(),
                 event_type: event_type.to_owned(),
@@ -322,6 +343,7 @@ impl DomainEvent {
             .chain(of(AggregateType::ToolCall, crate::tool_call::ToolCallEvent::TYPES))
             .chain(of(AggregateType::Device, crate::device::DeviceEvent::TYPES))
             .chain(of(AggregateType::Node, crate::node::NodeEvent::TYPES))
+            .chain(of(AggregateType::Redaction, crate::redaction::RedactionEvent::TYPES))
             .collect()
     }
 

@@ -8,6 +8,7 @@ use devmind_domain::device::{Device, DeviceCommand};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::protocol::RegisteredTool;
+use devmind_domain::redaction::{PayloadRedacted, Redaction, RedactionCommand};
 use devmind_domain::thread::*;
 use devmind_domain::tool_call::*;
 use devmind_domain::{Decider, Timestamp};
@@ -194,5 +195,18 @@ impl Domain for Node {
             0 => NodeCommand::Start { node_id: "n".into(), version: "0.1.0".into() },
             _ => NodeCommand::Stop { epoch: random.below(20) as u64 },
         }
+    }
+}
+
+impl Domain for Redaction {
+    fn command(&self, random: &mut Random) -> RedactionCommand {
+        RedactionCommand::Redact(PayloadRedacted {
+            position: random.below(20) as u64,
+            event_id: "e".to_owned(),
+            event_type: "TurnPrepared".to_owned(),
+            payload_hash: "p".to_owned(),
+            kept_hash: "k".to_owned(),
+            reason: if random.below(2) == 0 { String::new() } else { "asked for".to_owned() },
+        })
     }
 }

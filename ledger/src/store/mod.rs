@@ -13,6 +13,7 @@ pub(crate) mod sqlite;
 use crate::append::{Head, Idempotency};
 use crate::error::LedgerError;
 use crate::merkle::Frontier;
+use crate::place::Place;
 use crate::reader::EventFilter;
 use devmind_domain::Timestamp;
 use devmind_domain::canonical::Hash;
@@ -32,6 +33,14 @@ pub(crate) struct Opened {
     pub last_recorded_at: Timestamp,
 }
 
+/// Opens a log for writing without a writer task, for what is no append.
+pub(crate) async fn open_writable(place: &Place) -> Result<Opened, LedgerError> {
+    match place {
+        Place::File(file) => sqlite::open_writable(file).await,
+        Place::Postgres(url) => postgres::open_writable(url).await.map(|(opened, _)| opened),
+    }
+}
+
 /// Reading a log, also while it is written.
 #[async_trait::async_trait]
 pub(crate) trait ReadLog: Debug + Send + Sync {
@@ -48,10 +57,7 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
 
     /// Positions and recorded leaf hashes after a position, in order; a row without a sound one is left
     /// out. Fewer than asked for come at the end of the log, and may come before.
-    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
-        let page = self.page(after, u32::try_from(limit).unwrap_or(u32::MAX)).await?;
-        Ok(page.into_iter().filter_map(|stored| Some((stored.position, stored.event.ok()?.leaf_hash))).collect())
-    }
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error>;
 
     /// Events of a stream after a sequence number, in order.
     async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
@@ -103,6 +109,9 @@ pub(crate) trait WriteLog: Debug + Send {
     /// has said no, the batch never will be; an `Err` says why it cannot be known. A batch without events
     /// counts as not stored: its keys do no harm.
     async fn settle(&mut self, event_id: Option<&str>, error: &sqlx::Error) -> Result<bool, String>;
+
+    /// Puts a marker in the place of a payload, as far as the triggers let it.
+    async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure>;
 
     /// Gives up whatever keeps other writers out.
     async fn close(self: Box<Self>) -> Result<(), LedgerError>;
@@ -220,6 +229,7 @@ impl StoredEvent {
 /// What is known of a request: its hash and the positions it filled.
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub(crate) struct KeyRow {
+    pub scope: String,
     pub key: String,
     pub request_hash: String,
     pub first_position: i64,

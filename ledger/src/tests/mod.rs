@@ -1,6 +1,7 @@
 //! Tests of the ledger over real files.
 
 mod append;
+mod bundle;
 mod cqrs;
 mod doubt;
 mod execute;
@@ -10,6 +11,7 @@ mod kill;
 mod open;
 mod proofs;
 mod read;
+mod redact;
 mod shared;
 pub(crate) mod support;
 mod verify_file;

@@ -29,47 +29,48 @@ async fn record(folder: &Folder, ledger: &Ledger) -> Result<CheckpointRecord, Re
     CheckpointRecord::open(folder.path(), None, ledger.reader().clone(), seed).await
 }
 
-#[tokio::test]
-async fn proofs_of_a_log_of_several_tiles_hold_against_its_heads() {
-    let folder = Folder::new();
-    let ledger = ledger_of(&folder, 1_100).await;
-    let events = all(ledger.reader()).await;
-    let roots: Vec<_> = {
-        let mut tree = crate::Frontier::default();
-        let grown = events.iter().map(|event| {
-            tree.push(event.leaf_hash);
-            tree.root()
-        });
-        std::iter::once(devmind_domain::canonical::sha256(&[])).chain(grown.collect::<Vec<_>>()).collect()
-    };
-    let prover = Prover::new(ledger.reader().clone());
-    // Around the borders of tiles, and where the last one is complete, incomplete or lone.
-    for size in [1, 2, 255, 256, 257, 511, 512, 513, 768, 1_023, 1_024, 1_025, 1_100] {
-        assert_eq!(prover.root(size).await.expect("a root"), roots[size as usize]);
-        for position in [1, 2, 128, 255, 256, 257, 512, 513, 1_000, size - size / 3, size] {
-            if position > size {
-                let refused = prover.inclusion(position, size).await;
-                assert_eq!(refused, Err(ProveError::OutOfRange { size: 1_100 }));
-                continue;
+on_both_stores! {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn proofs_of_a_log_of_several_tiles_hold_against_its_heads(folder: Folder) {
+        let ledger = ledger_of(&folder, 1_100).await;
+        let events = all(ledger.reader()).await;
+        let roots: Vec<_> = {
+            let mut tree = crate::Frontier::default();
+            let grown = events.iter().map(|event| {
+                tree.push(event.leaf_hash);
+                tree.root()
+            });
+            std::iter::once(devmind_domain::canonical::sha256(&[])).chain(grown.collect::<Vec<_>>()).collect()
+        };
+        let prover = Prover::new(ledger.reader().clone());
+        // Around the borders of tiles, and where the last one is complete, incomplete or lone.
+        for size in [1, 2, 255, 256, 257, 511, 512, 513, 768, 1_023, 1_024, 1_025, 1_100] {
+            assert_eq!(prover.root(size).await.expect("a root"), roots[size as usize]);
+            for position in [1, 2, 128, 255, 256, 257, 512, 513, 1_000, size - size / 3, size] {
+                if position > size {
+                    let refused = prover.inclusion(position, size).await;
+                    assert_eq!(refused, Err(ProveError::OutOfRange { size: 1_100 }));
+                    continue;
+                }
+                let proof = prover.inclusion(position, size).await.expect("a proof");
+                assert_eq!((proof.leaf_hash, proof.root), (events[position as usize - 1].leaf_hash, roots[size as usize]));
+                verify_inclusion(position - 1, &proof.leaf_hash, size, &proof.path, &roots[size as usize]).expect("holds");
+                let proof = prover.consistency(position, size).await.expect("a proof");
+                let (from, to) = ((position, &roots[position as usize]), (size, &roots[size as usize]));
+                assert_eq!((proof.from_root, proof.to_root), (*from.1, *to.1));
+                verify_consistency(from, to, &proof.path).expect("holds");
             }
-            let proof = prover.inclusion(position, size).await.expect("a proof");
-            assert_eq!((proof.leaf_hash, proof.root), (events[position as usize - 1].leaf_hash, roots[size as usize]));
-            verify_inclusion(position - 1, &proof.leaf_hash, size, &proof.path, &roots[size as usize]).expect("holds");
-            let proof = prover.consistency(position, size).await.expect("a proof");
-            let (from, to) = ((position, &roots[position as usize]), (size, &roots[size as usize]));
-            assert_eq!((proof.from_root, proof.to_root), (*from.1, *to.1));
-            verify_consistency(from, to, &proof.path).expect("holds");
         }
+        for refused in [prover.inclusion(0, 10).await.err(), prover.inclusion(1, 1_101).await.err()] {
+            assert_eq!(refused, Some(ProveError::OutOfRange { size: 1_100 }));
+        }
+        assert_eq!(prover.consistency(9, 8).await, Err(ProveError::OutOfRange { size: 1_100 }));
+        // The log grows under the same prover.
+        ledger.append(append_events("more", 0, crate::tests::support::events(300))).await.expect("appended");
+        let (proof, head) = (prover.inclusion(1_399, 1_400).await.expect("a proof"), ledger.reader().head().await);
+        assert_eq!(proof.root, head.expect("a head").root);
+        ledger.close().await;
     }
-    for refused in [prover.inclusion(0, 10).await.err(), prover.inclusion(1, 1_101).await.err()] {
-        assert_eq!(refused, Some(ProveError::OutOfRange { size: 1_100 }));
-    }
-    assert_eq!(prover.consistency(9, 8).await, Err(ProveError::OutOfRange { size: 1_100 }));
-    // The log grows under the same prover.
-    ledger.append(append_events("more", 0, super::support::events(300))).await.expect("appended");
-    let (proof, head) = (prover.inclusion(1_399, 1_400).await.expect("a proof"), ledger.reader().head().await);
-    assert_eq!(proof.root, head.expect("a head").root);
-    ledger.close().await;
 }
 
 #[tokio::test]

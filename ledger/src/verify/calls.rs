@@ -8,6 +8,7 @@ use devmind_domain::device::DeviceEvent;
 use devmind_domain::event::{DomainEvent, RecordedEvent};
 use devmind_domain::ids::{ConnectionId, NodeId, RunId};
 use devmind_domain::node::NodeEvent;
+use devmind_domain::redaction::Redacted;
 use devmind_domain::thread::ThreadEvent;
 use devmind_domain::tool_call::{Decision, Disposition, ToolCallEvent, ToolDispatched};
 use std::collections::{HashMap, HashSet};
@@ -36,12 +37,12 @@ impl Calls {
         match decoded {
             DomainEvent::ToolCall(inner) => {
                 let call = self.calls.entry(event.stream.aggregate_id.clone()).or_default();
-                call.see(event.position, inner, report);
+                call.see(event, inner, report);
             }
             DomainEvent::Thread(inner) => self.thread(inner),
             DomainEvent::Device(inner) => self.device(inner),
             DomainEvent::Node(inner) => self.node(inner),
-            DomainEvent::Conversation(_) => {}
+            DomainEvent::Conversation(_) | DomainEvent::Redaction(_) => {}
         }
     }
 
@@ -106,11 +107,14 @@ impl Calls {
 }
 
 impl Call {
-    fn see(&mut self, position: u64, inner: &ToolCallEvent, report: &mut Report) {
+    fn see(&mut self, event: &RecordedEvent, inner: &ToolCallEvent, report: &mut Report) {
+        let position = event.position;
+        // What was erased cannot be hashed again; the hash itself is kept.
+        let erased = Redacted::parse(&event.payload).is_some();
         match inner {
             ToolCallEvent::ToolCallRequested(e) => {
                 let hash = call_hash(&e.tool, &e.tool_version, &e.arguments);
-                if hash != e.call_hash {
+                if hash != e.call_hash && !erased {
                     let reason = format!("its tool and arguments hash to {hash}, recorded is {}", e.call_hash);
                     report.find(Check::ResultHash, position, reason);
                 }
@@ -129,7 +133,7 @@ impl Call {
                 self.knows_attempt(position, e.executed_attempt_no, report);
                 if let (Some(output), Some(recorded)) = (&e.output, &e.output_sha256) {
                     let hash = hash_json(output);
-                    if hash != *recorded {
+                    if hash != *recorded && !erased {
                         let reason = format!("its output hashes to {hash}, recorded is {recorded}");
                         report.find(Check::ResultHash, position, reason);
                     }

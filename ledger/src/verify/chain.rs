@@ -7,7 +7,7 @@ use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use std::collections::HashMap;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Chain {
     position: u64,
     recorded_at: Timestamp,

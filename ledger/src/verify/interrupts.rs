@@ -32,7 +32,7 @@ impl Interrupts {
             DomainEvent::ToolCall(inner) => {
                 self.tool_call(event.position, event.stream.aggregate_id.as_str(), inner, report);
             }
-            DomainEvent::Thread(_) | DomainEvent::Device(_) | DomainEvent::Node(_) => {}
+            DomainEvent::Thread(_) | DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) => {}
         }
     }
 

@@ -10,6 +10,7 @@ mod checkpoints;
 mod filing;
 mod interrupts;
 mod keys;
+mod redactions;
 mod report;
 mod runs;
 
@@ -25,6 +26,7 @@ use chain::Chain;
 use checkpoints::Checkpoints;
 use devmind_domain::event::{DecodeError, DomainEvent, RecordedEvent};
 use interrupts::Interrupts;
+use redactions::Redactions;
 use report::Report;
 use runs::Runs;
 
@@ -57,6 +59,7 @@ pub async fn verify(
 
     let mut chain = Chain::default();
     let mut checkpoints = Checkpoints::new(published, &origin(reader.ledger_id()), &mut report);
+    let mut redactions = Redactions::default();
     let mut runs = Runs::default();
     let mut interrupts = Interrupts::default();
     let mut calls = Calls::default();
@@ -80,6 +83,7 @@ pub async fn verify(
             match stored.event {
                 Ok(event) => {
                     chain.see(&event, &mut report);
+                    redactions.see(&event, &mut report);
                     if let Some(decoded) = decode(&event, &mut report) {
                         runs.see(&event, &decoded, &mut report);
                         interrupts.see(&event, &decoded, &mut report);
@@ -101,6 +105,7 @@ pub async fn verify(
     }
     chain.end(size, &look.root, &look.frontier, &mut report);
     checkpoints.end(size, &mut report);
+    redactions.end(&mut report);
     calls.end(&runs, &mut report);
     let beyond = reader.store().keys_beyond(size).await.map_err(failed)?;
     for key in beyond {
@@ -125,3 +130,6 @@ fn decode(event: &RecordedEvent, report: &mut Report) -> Option<DomainEvent> {
         }
     }
 }
+
+#[cfg(test)]
+mod tampering;

@@ -36,6 +36,7 @@ checks! {
     LeafHash = "every event has the hash recorded for it",
     Head = "the head is the Merkle root of the events",
     Checkpoints = "the log is what its checkpoints said",
+    Redactions = "every erased payload is spoken of by an event",
     Keys = "idempotency keys and events agree",
     Decoding = "known events decode",
     RunEnd = "one terminal event a run",

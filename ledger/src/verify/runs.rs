@@ -39,7 +39,7 @@ impl Runs {
         match decoded {
             DomainEvent::Conversation(inner) => self.conversation(event, inner, report),
             DomainEvent::Device(inner) => self.device(event, inner, report),
-            DomainEvent::Thread(_) | DomainEvent::ToolCall(_) | DomainEvent::Node(_) => {}
+            DomainEvent::Thread(_) | DomainEvent::ToolCall(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) => {}
         }
     }
 

@@ -43,7 +43,11 @@ impl Projection for Conversations {
     fn changes(&self, event: &RecordedEvent, decoded: &DomainEvent) -> Vec<Change> {
         match decoded {
             DomainEvent::Conversation(decoded) => conversation_changes(event, decoded),
-            DomainEvent::Thread(_) | DomainEvent::ToolCall(_) | DomainEvent::Device(_) | DomainEvent::Node(_) => vec![],
+            DomainEvent::Thread(_)
+            | DomainEvent::ToolCall(_)
+            | DomainEvent::Device(_)
+            | DomainEvent::Node(_)
+            | DomainEvent::Redaction(_) => vec![],
         }
     }
 }

@@ -46,7 +46,10 @@ impl Projection for Devices {
                 .map(|(user, device)| device_changes(event, &user, &device, decoded))
                 .unwrap_or_default(),
             DomainEvent::Node(decoded) => node_changes(event, decoded),
-            DomainEvent::Conversation(_) | DomainEvent::Thread(_) | DomainEvent::ToolCall(_) => vec![],
+            DomainEvent::Conversation(_)
+            | DomainEvent::Thread(_)
+            | DomainEvent::ToolCall(_)
+            | DomainEvent::Redaction(_) => vec![],
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{Told, quoted};
 use devmind_domain::device::DeviceEvent;
 use devmind_domain::node::NodeEvent;
+use devmind_domain::redaction::RedactionEvent;
 use devmind_domain::thread::{ModelResponded, ThreadEvent};
 
 pub(super) fn thread(event: &ThreadEvent) -> Told {
@@ -74,5 +75,16 @@ pub(super) fn node(event: &NodeEvent) -> Told {
         }
         NodeEvent::NodeStopped(e) => Told::new(format!("server process {} stopped (start {})", e.node_id, e.epoch)),
         NodeEvent::NodeLost(e) => Told::new(format!("server process {} was lost (start {})", e.node_id, e.epoch)),
+    }
+}
+
+pub(super) fn redaction(event: &RedactionEvent) -> Told {
+    match event {
+        RedactionEvent::PayloadRedacted(e) => Told::new(format!(
+            "the content of event {} ({}) was erased: {}",
+            e.position,
+            e.event_type,
+            quoted(&e.reason)
+        )),
     }
 }

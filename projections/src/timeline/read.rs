@@ -113,7 +113,13 @@ impl Found {
                 }
                 Ok(DomainEvent::Thread(inner)) => self.look_at_thread(event, &inner),
                 Ok(DomainEvent::ToolCall(inner)) => self.look_at_call(event, &inner),
-                Ok(DomainEvent::Conversation(_) | DomainEvent::Device(_) | DomainEvent::Node(_)) | Err(_) => {}
+                Ok(
+                    DomainEvent::Conversation(_)
+                    | DomainEvent::Device(_)
+                    | DomainEvent::Node(_)
+                    | DomainEvent::Redaction(_),
+                )
+                | Err(_) => {}
             }
         }
     }

@@ -118,6 +118,10 @@ impl Data {
         data
     }
 
+    pub fn path(&self) -> &std::path::Path {
+        self.folder.path()
+    }
+
     /// How many events the story has.
     pub fn events(&self) -> usize {
         story().len()

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_repeated_request_joins_what_is_under_way() {
+async fn c05_a_repeated_request_joins_what_is_under_way() {
     let (person, answers) = person();
     let mut fixture = Fixture::new(person.clone()).await;
     let call = request("call", "README.md");
@@ -26,7 +26,7 @@ async fn a_repeated_request_joins_what_is_under_way() {
 }
 
 #[tokio::test]
-async fn a_cancel_of_an_earlier_attempt_does_not_touch_a_later_one() {
+async fn c14_a_cancel_of_an_earlier_attempt_does_not_touch_a_later_one() {
     let mut fixture = Fixture::new(Arc::new(Fixed(true))).await;
     // The cancel overtook its request, which never came; the next attempt is wanted.
     fixture.calls.cancel(&"call".into(), 1);
@@ -59,7 +59,7 @@ async fn a_cancel_does_not_touch_an_execution_that_a_newer_attempt_has_joined() 
 }
 
 #[tokio::test]
-async fn a_cancel_closes_the_question_and_is_not_the_persons_no() {
+async fn c13_a_cancel_closes_the_question_and_is_not_the_persons_no() {
     let (person, answers) = person();
     let mut fixture = Fixture::new(person).await;
     let mut settled = fixture.calls.settled();

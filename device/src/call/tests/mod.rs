@@ -7,7 +7,7 @@ mod order;
 use super::*;
 use crate::confirm::{Answer, ConfirmationRequest, Fixed};
 use crate::state_dir::StateDir;
-use crate::tools::{Execution, ListFiles, Prepared, ReadFile, ToolFailure};
+use crate::tools::{Execution, ListFiles, Prepared, ReadFile, SearchFiles, SearchText, ToolFailure};
 use devmind_domain::canonical::{call_hash, canonical_json};
 use devmind_domain::device_channel::device_call::MAX_OPEN_CALLS;
 use devmind_domain::protocol::CallResult;
@@ -173,7 +173,8 @@ async fn open_calls(folder: &Path, confirm: Arc<dyn Confirm>, tool: Counted) -> 
     let workspace = Arc::new(Workspace::open(&folder.join("ws")).expect("workspace"));
     let state = StateDir::open(&folder.join("state")).expect("state");
     let journal = Arc::new(Journal::open(state, "instance").await.expect("journal"));
-    let tools: Vec<Arc<dyn LocalTool>> = vec![Arc::new(tool), Arc::new(ListFiles)];
+    let tools: Vec<Arc<dyn LocalTool>> =
+        vec![Arc::new(tool), Arc::new(ListFiles), Arc::new(SearchFiles), Arc::new(SearchText)];
     Calls::new("device".into(), tools, workspace, journal, confirm)
 }
 

@@ -6,7 +6,7 @@ use super::*;
 type Spoil = fn(&mut CallRequest);
 
 #[tokio::test]
-async fn the_first_check_that_fails_gives_the_answer() {
+async fn c02_the_first_check_that_fails_gives_the_answer() {
     // Each row fails its own check and all that follow; the answer is always its own.
     let spoils: [(&str, Spoil); 5] = [
         ("refused DEVICE_MISMATCH", |request| request.device_id = "other".into()),
@@ -37,7 +37,49 @@ async fn the_first_check_that_fails_gives_the_answer() {
 }
 
 #[tokio::test]
-async fn arguments_are_taken_only_in_the_bytes_that_were_hashed() {
+async fn c03_a_refusal_before_the_reservation_asks_nobody_and_is_a_row_before_it_is_said() {
+    let (person, _answers) = person();
+    let mut fixture = Fixture::new(person.clone()).await;
+    let refused = request("call", "missing.md");
+    assert_eq!(fixture.outcome(&refused).await, "rejected PATH_NOT_FOUND");
+    // What is sent is read from the journal: the row is all there is to say.
+    let owner = fixture.peer.owner().clone();
+    assert_eq!(fixture.calls.journal.pending(&owner, 0, 10).await.expect("readable").len(), 1);
+    assert_eq!((person.asked.load(Ordering::SeqCst), fixture.ran(), fixture.progress), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn c04_a_call_is_reserved_before_anybody_is_asked() {
+    let (person, answers) = person();
+    let fixture = Fixture::new(person.clone()).await;
+    let call = request("call", "README.md");
+    let mut settled = fixture.calls.settled();
+    fixture.send(&call);
+    person.shown.notified().await;
+    assert_eq!(fixture.row("call").await.outcome, Err(Phase::Reserved), "before there is an answer");
+    answers.send(Answer::Allow).expect("person listens");
+    settled.changed().await.expect("settled");
+    assert_eq!(fixture.settled("call").await, "succeeded");
+}
+
+#[tokio::test]
+async fn c21_names_are_told_without_asking_and_contents_only_after_asking() {
+    for (tool, arguments, is_asked) in [
+        ("workspace.list_files", json!({}), 0),
+        ("workspace.search_files", json!({ "pattern": "*" }), 0),
+        ("workspace.read_file", json!({ "path": "README.md" }), 1),
+        ("workspace.search_text", json!({ "pattern": "hello" }), 1),
+    ] {
+        let (person, answers) = person();
+        let mut fixture = Fixture::new(person.clone()).await;
+        answers.send(Answer::Allow).expect("person listens");
+        assert_eq!(fixture.outcome(&with_arguments("call", tool, &arguments)).await, "succeeded", "{tool}");
+        assert_eq!(person.asked.load(Ordering::SeqCst), is_asked, "{tool}");
+    }
+}
+
+#[tokio::test]
+async fn c22_arguments_are_taken_only_in_the_bytes_that_were_hashed() {
     let mut fixture = Fixture::new(Arc::new(Fixed(true))).await;
     let good = request("good", "README.md");
     for (id, arguments_json) in [
@@ -54,7 +96,7 @@ async fn arguments_are_taken_only_in_the_bytes_that_were_hashed() {
 }
 
 #[tokio::test]
-async fn a_repeated_call_gets_its_first_verdict_and_runs_at_most_once() {
+async fn c01_a_repeated_call_gets_its_first_verdict_and_runs_at_most_once() {
     let mut fixture = Fixture::new(Arc::new(Fixed(true))).await;
     let missing = request("missing", "later.md");
     assert_eq!(fixture.outcome(&missing).await, "rejected PATH_NOT_FOUND");
@@ -94,7 +136,7 @@ async fn after_a_restart_a_call_is_remembered_and_does_not_run_again() {
 }
 
 #[tokio::test]
-async fn only_the_persons_yes_lets_a_call_run_and_their_no_is_told_as_such() {
+async fn c11_only_the_persons_yes_lets_a_call_run_and_their_no_is_told_as_such() {
     for (answer, expected, ran) in [
         (Answer::Allow, "succeeded", 1),
         (Answer::Deny, "rejected CONFIRMATION_REJECTED", 0),
@@ -109,7 +151,7 @@ async fn only_the_persons_yes_lets_a_call_run_and_their_no_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_question_that_outlives_the_request_ends_as_expired() {
+async fn c12_a_question_that_outlives_the_request_ends_as_expired() {
     let (person, _answers) = person();
     let mut fixture = Fixture::new(person).await;
     let short = CallRequest { ttl_ms: 300, ..request("call", "README.md") };
@@ -118,7 +160,7 @@ async fn a_question_that_outlives_the_request_ends_as_expired() {
 }
 
 #[tokio::test]
-async fn a_file_that_changed_while_the_question_was_open_is_not_read() {
+async fn c16_a_file_that_changed_while_the_question_was_open_is_not_read() {
     type Change = fn(&Path);
     let changes: [(&str, Change); 3] = [
         ("written", |file| std::fs::write(file, "other text").expect("written")),
@@ -179,7 +221,7 @@ async fn a_call_from_before_the_journals_memory_and_one_for_a_full_house_are_ref
 }
 
 #[tokio::test]
-async fn an_execution_ends_in_its_time() {
+async fn c15_an_execution_ends_in_its_time() {
     let mut fixture = Fixture::new(Arc::new(Fixed(true))).await;
     let hurried = CallRequest { execution_timeout_ms: 0, ..request("call", "README.md") };
     assert_eq!(fixture.outcome(&hurried).await, "failed EXECUTION_TIMEOUT");

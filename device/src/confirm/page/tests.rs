@@ -202,7 +202,7 @@ async fn another_host_origin_or_token_sees_and_answers_nothing() {
 }
 
 #[tokio::test]
-async fn only_a_literal_true_allows() {
+async fn c11_only_a_literal_true_allows() {
     let served = Served::start(LONG).await;
     served.news(0).await;
     let asked = served.ask("a.txt");

@@ -7,6 +7,7 @@ use crate::place::PostgresUrl;
 use crate::reader::EventFilter;
 use crate::store::rows::{COLUMNS, page};
 use crate::store::{FiledRow, Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
+use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
 use sqlx::{PgPool, Postgres, QueryBuilder, Row};
 
@@ -61,6 +62,15 @@ impl ReadLog for PgLog {
         );
         let query = sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(i64::from(limit));
         page(query.fetch(&self.pool)).await
+    }
+
+    async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
+        let sql = "SELECT position, leaf_hash FROM ledger.events \
+            WHERE partition = $1 AND position > $2 ORDER BY position LIMIT $3";
+        let query = sqlx::query_as(sql).bind(partition()).bind(as_i64(after)).bind(as_i64(limit));
+        let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(&self.pool).await?;
+        let sound = |(position, leaf): (i64, Vec<u8>)| Some((u64::try_from(position).ok()?, leaf.try_into().ok()?));
+        Ok(rows.into_iter().filter_map(sound).collect())
     }
 
     async fn range(&self, first: u64, last: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
@@ -199,10 +209,10 @@ fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_
         sql.push_bind(id.as_str());
         sql.push(" UNION ALL SELECT position FROM ledger.events WHERE aggregate_type = 'thread' AND aggregate_id = ");
         sql.push_bind(thread);
-        sql.push(" AND CASE event_type WHEN 'ToolResultObserved' THEN payload::json ->> 'tool_call_id' = ");
+        sql.push(" AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(payload::json ->> 'tool_call_id', payload::json #>> '{redacted,kept,tool_call_id}') = ");
         sql.push_bind(id.as_str());
         sql.push(
-            " WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_array_elements(payload::json -> 'tool_calls') \
+            " WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_array_elements(coalesce(payload::json -> 'tool_calls', payload::json #> '{redacted,kept,tool_calls}')) \
              AS call WHERE call ->> 'id' = ",
         );
         sql.push_bind(model_call_id).push(") ELSE FALSE END)");

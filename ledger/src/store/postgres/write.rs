@@ -325,6 +325,19 @@ impl WriteLog for PgWriter {
         }
     }
 
+    async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure> {
+        // What was there stays in a dead row until the database's VACUUM takes it.
+        let sql = "UPDATE ledger.events SET payload = $1 WHERE partition = $2 AND position = $3";
+        let query = sqlx::query(sql).bind(marker).bind(partition()).bind(as_i64(position));
+        let place = self.place.clone();
+        let connection = self.connection().await.map_err(|error| before(&place, &error))?;
+        match query.execute(connection).await {
+            Ok(done) if done.rows_affected() == 1 => Ok(()),
+            Ok(_) => Err(Failure::Data(format!("there is no event {position}"))),
+            Err(error) => Err(of_store(&place, error)),
+        }
+    }
+
     async fn close(mut self: Box<Self>) -> Result<(), LedgerError> {
         match self.connection.take() {
             Some(connection) => {

@@ -192,9 +192,9 @@ fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_
         sql.push_bind(id.as_str());
         sql.push(" UNION ALL SELECT position FROM events WHERE aggregate_type = 'thread' AND aggregate_id = ");
         sql.push_bind(thread)
-            .push(" AND CASE event_type WHEN 'ToolResultObserved' THEN payload ->> '$.tool_call_id' = ");
+            .push(" AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(payload ->> '$.tool_call_id', payload ->> '$.redacted.kept.tool_call_id') = ");
         sql.push_bind(id.as_str());
-        sql.push(" WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_each(payload, '$.tool_calls') WHERE value ->> '$.id' = ");
+        sql.push(" WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_each(coalesce(payload -> '$.tool_calls', payload -> '$.redacted.kept.tool_calls')) WHERE value ->> '$.id' = ");
         sql.push_bind(model_call_id).push(") ELSE 0 END)");
     }
     sql.push(" ORDER BY position LIMIT ").push_bind(limit);

@@ -103,13 +103,14 @@ impl SqliteWriter {
         .await?;
         let mut seen = Vec::with_capacity(rows.len());
         for row in rows {
+            let index = usize::try_from(row.try_get::<i64, _>(0)?).unwrap_or(usize::MAX);
             let stored = KeyRow {
+                scope: keys.get(index).map(|asked| asked.scope.clone()).unwrap_or_default(),
                 key: row.try_get(1)?,
                 request_hash: row.try_get(2)?,
                 first_position: row.try_get(3)?,
                 last_position: row.try_get(4)?,
             };
-            let index = usize::try_from(row.try_get::<i64, _>(0)?).unwrap_or(usize::MAX);
             let events = self.range(&stored).await?;
             seen.push(Seen { index, request_hash: stored.request_hash, events });
         }
@@ -257,6 +258,22 @@ impl WriteLog for SqliteWriter {
             Ok(false) if speaks_of_the_disk(error) => Err("it may come back after a crash".to_owned()),
             Ok(false) => Ok(false),
             Err(unreadable) => Err(format!("then {unreadable}")),
+        }
+    }
+
+    async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure> {
+        // Freed pages are overwritten; closing empties the write-ahead log, which holds the old page.
+        self.run("PRAGMA secure_delete = ON").await.map_err(|error| self.before(&error))?;
+        let updated = sqlx::query("UPDATE events SET payload = ? WHERE partition = ? AND position = ?")
+            .bind(marker)
+            .bind(partition())
+            .bind(as_i64(position))
+            .execute(&mut self.connection)
+            .await
+            .map_err(|error| self.before(&error))?;
+        match updated.rows_affected() {
+            1 => Ok(()),
+            _ => Err(Failure::Data(format!("there is no event {position}"))),
         }
     }
 

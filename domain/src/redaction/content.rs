@@ -1,0 +1,101 @@
+//! What of each event is content, that is, what people, models and tools said; everything else is
+//! structure, which the rules need.
+
+use crate::conversation::ConversationEvent;
+use crate::event::DomainEvent;
+use crate::thread::ThreadEvent;
+use crate::tool_call::ToolCallEvent;
+use serde_json::{Value, json};
+
+/// What stands where content was.
+pub const REDACTED_TEXT: &str = "[redacted]";
+
+/// The event without its content; `None` where it has none, and nothing of it can be erased.
+///
+/// Arguments of tool calls no longer hash to what was approved afterwards: a call whose arguments were
+/// erased is never carried out.
+pub fn without_content(event: DomainEvent) -> Option<DomainEvent> {
+    match event {
+        DomainEvent::Conversation(event) => conversation(event).map(DomainEvent::Conversation),
+        DomainEvent::Thread(event) => thread(event).map(DomainEvent::Thread),
+        DomainEvent::ToolCall(event) => tool_call(event).map(DomainEvent::ToolCall),
+        DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) => None,
+    }
+}
+
+fn redacted() -> String {
+    REDACTED_TEXT.to_owned()
+}
+
+/// Empty text stays empty: that nothing was said is structure.
+fn redact(text: &mut String) {
+    if !text.is_empty() {
+        REDACTED_TEXT.clone_into(text);
+    }
+}
+
+/// Arguments stay an object, as every reader of them expects.
+fn arguments() -> Value {
+    json!({ "redacted": REDACTED_TEXT })
+}
+
+fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
+    match &mut event {
+        ConversationEvent::ConversationStarted(e) => e.title = redacted(),
+        ConversationEvent::ConversationRenamed(e) => e.title = redacted(),
+        ConversationEvent::TurnPrepared(e) => e.content = redacted(),
+        ConversationEvent::TurnRerunPrepared(e) => e.content = redacted(),
+        ConversationEvent::InterruptRaised(e) => {
+            e.arguments = arguments();
+            e.message = redacted();
+        }
+        ConversationEvent::RunSucceeded(e) => redact(&mut e.answer),
+        ConversationEvent::RunFailed(e) => {
+            redact(&mut e.error_message);
+            redact(&mut e.partial_text);
+        }
+        ConversationEvent::RunCancelled(e) => redact(&mut e.partial_text),
+        ConversationEvent::ConversationDeleted(_)
+        | ConversationEvent::RunPrepared(_)
+        | ConversationEvent::RunClaimed(_)
+        | ConversationEvent::RunInterrupted(_)
+        | ConversationEvent::InterruptResolved(_)
+        | ConversationEvent::InterruptCancelled(_)
+        | ConversationEvent::InterruptExpired(_)
+        | ConversationEvent::ConversationRead(_) => return None,
+    }
+    Some(event)
+}
+
+fn thread(mut event: ThreadEvent) -> Option<ThreadEvent> {
+    match &mut event {
+        ThreadEvent::AnswerProgressed(e) => redact(&mut e.text),
+        ThreadEvent::ModelResponded(e) => {
+            redact(&mut e.content);
+            e.reasoning.iter_mut().for_each(redact);
+            e.tool_calls.iter_mut().for_each(|call| call.arguments = arguments().to_string());
+        }
+        ThreadEvent::ModelFailed(e) => redact(&mut e.message),
+        ThreadEvent::ToolResultObserved(e) => redact(&mut e.content),
+        ThreadEvent::ThreadStarted(_) | ThreadEvent::ModelRequested(_) => return None,
+    }
+    Some(event)
+}
+
+fn tool_call(mut event: ToolCallEvent) -> Option<ToolCallEvent> {
+    match &mut event {
+        ToolCallEvent::ToolCallRequested(e) => e.arguments = arguments(),
+        ToolCallEvent::ToolResultRecorded(e) => {
+            e.output = e.output.take().map(|_| Value::String(redacted()));
+            e.error.iter_mut().for_each(|error| redact(&mut error.message));
+        }
+        ToolCallEvent::ToolCallDecided(_)
+        | ToolCallEvent::ToolDispatched(_)
+        | ToolCallEvent::ToolReceived(_)
+        | ToolCallEvent::ToolCancelRequested(_)
+        | ToolCallEvent::ToolWaitTimedOut(_)
+        | ToolCallEvent::ToolOutcomeRevised(_)
+        | ToolCallEvent::ToolResultAcked(_) => return None,
+    }
+    Some(event)
+}

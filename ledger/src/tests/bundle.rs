@@ -1,0 +1,205 @@
+//! Bundles: what is exported can be checked without the ledger, no byte of it changes unseen, and the
+//! whole of it becomes the same ledger again.
+
+use super::support::*;
+use crate::bundle::*;
+use crate::proof::*;
+use crate::*;
+use devmind_domain::Timestamp;
+use devmind_domain::event::ActorKind;
+use devmind_domain::proof::NoteKey;
+use std::fs;
+use std::path::PathBuf;
+
+const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+struct Source {
+    folder: Folder,
+    checkpoint: RecordedCheckpoint,
+    key: NoteKey,
+}
+
+impl Source {
+    /// A ledger with keys, an erased event, and a checkpoint of all of it.
+    async fn of(count: usize) -> Self {
+        let folder = Folder::new();
+        let ledger = folder.open().await;
+        for (n, start) in (0..count).step_by(100).enumerate() {
+            let append = append_events(&format!("s{n}"), 0, events((count - start).min(100)));
+            ledger.append(with_key(append, &format!("k{n}"), "h")).await.expect("appended");
+        }
+        let nothing = Append { streams: Vec::new(), idempotency: Some(key("nothing", "h")) };
+        ledger.append(nothing).await.expect("a request that changed nothing");
+        ledger.close().await;
+        redact(folder.place(), 2, "asked for", &metadata()).await.expect("erased");
+        let ledger = folder.open().await;
+        let seed = || Ok([7; 32]);
+        let record = CheckpointRecord::open(folder.path(), None, ledger.reader().clone(), seed).await.expect("opened");
+        let checkpoint = record.publish(NOW).await.expect("published");
+        let key = record.key();
+        ledger.close().await;
+        Self { folder, checkpoint, key }
+    }
+
+    async fn export(&self, selection: &Selection, name: &str) -> Result<(Export, PathBuf), BundleError> {
+        let file = self.folder.path().join(name);
+        let reader = self.folder.reader().await;
+        let done = export_bundle(&reader, selection, &self.checkpoint, &self.key, &file, |_, _| {}).await?;
+        Ok((done, file))
+    }
+}
+
+fn stream_filter(id: &str) -> Selection {
+    Selection::Some(Box::new(EventFilter { stream: Some(stream(id)), ..EventFilter::default() }), id.to_owned())
+}
+
+fn check(bytes: &[u8]) -> Result<BundleReport, BundleError> {
+    check_bundle(bytes, |_| {})
+}
+
+#[tokio::test]
+async fn a_bundle_of_a_part_and_one_of_everything_hold_with_nothing_but_themselves() {
+    let source = Source::of(250).await;
+    for (selection, name, events) in
+        [(Selection::Everything, "all", 251), (stream_filter("s1"), "part", 100), (stream_filter("nobody"), "none", 0)]
+    {
+        let (done, file) = source.export(&selection, name).await.expect("exported");
+        assert_eq!((done.events, done.size, done.resumed), (events, 251, 0));
+        let report = check(&fs::read(file).expect("read")).expect("a bundle");
+        assert_eq!((report.findings, report.events, report.size), (vec![], events, 251));
+        assert_eq!((report.root, report.key), (source.checkpoint.checkpoint.root, source.key.to_string()));
+        assert_eq!(report.complete, selection == Selection::Everything);
+        assert_eq!(report.redacted, if report.complete { vec![(2, 251)] } else { vec![] });
+    }
+    let again = source.export(&Selection::Everything, "all").await;
+    assert!(matches!(again, Err(BundleError::Io(_))), "a file that is there is not overwritten");
+}
+
+#[tokio::test]
+async fn one_changed_byte_anywhere_in_a_bundle_is_found() {
+    let source = Source::of(6).await;
+    for (selection, name) in [(Selection::Everything, "all"), (stream_filter("s0"), "part")] {
+        let (_, file) = source.export(&selection, name).await.expect("exported");
+        let bytes = fs::read(file).expect("read");
+        assert!(bytes.len() > 2_000);
+        for at in 0..bytes.len() {
+            // Bit 5 turns the case of a letter, which hexadecimal digits and base64 would not all mind.
+            for bit in [0, 5, 7] {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                let holds = check(&changed).is_ok_and(|report| report.findings_total == 0);
+                assert!(!holds, "bit {bit} of byte {at} of {name}");
+            }
+            assert!(check(&bytes[..at]).is_err(), "cut off at {at}");
+        }
+        assert!(check(&[bytes.clone(), b"\n".to_vec()].concat()).is_err());
+        let lines: Vec<&[u8]> = bytes.split_inclusive(|byte| *byte == b'\n').collect();
+        for left_out in 0..lines.len() {
+            let rest: Vec<&[u8]> =
+                lines.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, line)| *line).collect();
+            assert!(!check(&rest.concat()).is_ok_and(|report| report.findings_total == 0), "without line {left_out}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_changes_an_event_and_makes_the_last_line_fit_is_found_by_the_proof_or_the_root() {
+    let source = Source::of(6).await;
+    for (selection, name) in [(Selection::Everything, "all"), (stream_filter("s0"), "part")] {
+        let (_, file) = source.export(&selection, name).await.expect("exported");
+        let text = fs::read_to_string(file).expect("read");
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        let (end, before) = lines.split_last().expect("lines");
+        for (what, forge) in [
+            (
+                "content",
+                Box::new(|line: &str| line.replacen("\\\"4\\\"", "\\\"9\\\"", 1)) as Box<dyn Fn(&str) -> String>,
+            ),
+            ("an actor", Box::new(|line: &str| line.replacen("ann", "bob", 1))),
+        ] {
+            let at = before.iter().position(|line| line.contains("\"position\":5,")).expect("the fifth event");
+            let forged = forge(before[at]);
+            assert_ne!(forged, before[at], "{what}");
+            let mut all: Vec<String> = before.iter().map(|line| (*line).to_owned()).collect();
+            all[at] = forged;
+            let old = devmind_domain::canonical::sha256_hex(before.concat().as_bytes());
+            let new = devmind_domain::canonical::sha256_hex(all.concat().as_bytes());
+            let report = check((all.concat() + &end.replace(&old, &new)).as_bytes()).expect("a bundle");
+            assert!(report.findings.iter().any(|(_, position, _)| *position == 5), "{what}: {:?}", report.findings);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_export_that_was_interrupted_anywhere_goes_on_to_the_same_bundle() {
+    let source = Source::of(6).await;
+    for (selection, name) in [(Selection::Everything, "all"), (stream_filter("s0"), "part")] {
+        let (done, file) = source.export(&selection, name).await.expect("exported");
+        let whole = fs::read(&file).expect("read");
+        let part = file.with_file_name(format!("{name}.part"));
+        for cut in (0..whole.len()).step_by(7) {
+            fs::remove_file(&file).expect("removed");
+            fs::write(&part, &whole[..cut]).expect("written");
+            let (again, _) = source.export(&selection, name).await.expect("exported");
+            assert_eq!(again.events, done.events);
+            assert!(fs::read(&file).expect("read") == whole, "cut at {cut}");
+            assert!(!part.exists());
+        }
+    }
+}
+
+on_both_stores! {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_whole_bundle_becomes_a_ledger_with_the_same_positions_bytes_hashes_keys_and_root(target: Folder) {
+        let source = Source::of(2_350).await;
+        let (_, file) = source.export(&Selection::Everything, "all").await.expect("exported");
+        let done = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
+        let head = source.folder.reader().await.head().await.expect("a head");
+        assert_eq!((done.size, done.root, done.resumed), (head.position, head.root, 0));
+        assert_eq!(target.reader().await.head().await.expect("a head"), head);
+        assert_eq!(all(&target.reader().await).await, all(&source.folder.reader().await).await);
+        assert!(target.verify().await.is_sound());
+        let ledger = target.open().await;
+        let seen = ledger.reader().idempotent("ann", "k1").await.expect("asked").expect("the key is known");
+        assert_eq!((seen.0.as_str(), seen.1.len()), ("h", 100));
+        assert!(
+            ledger.reader().idempotent("ann", "nothing").await.expect("asked").is_some(),
+            "of a request that changed nothing"
+        );
+        assert_eq!(all(ledger.reader()).await[5].metadata().expect("metadata").actor.kind, ActorKind::User);
+        ledger.append(append("more", 0, "x")).await.expect("it goes on");
+        ledger.close().await;
+        // It now holds more than the bundle.
+        let refused = import_bundle(&file, target.place(), |_, _| {}).await;
+        assert!(matches!(refused, Err(BundleError::NotEmpty)));
+    }
+}
+
+#[tokio::test]
+async fn an_import_goes_on_where_it_was_interrupted_and_into_nothing_else() {
+    let (source, other) = (Source::of(2_350).await, Source::of(1_000).await);
+    let (_, file) = source.export(&Selection::Everything, "all").await.expect("exported");
+    let target = Folder::new();
+    import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
+    // As a crash after the first part leaves it.
+    target.forge("DELETE FROM events WHERE position > 1000; DELETE FROM idempotency WHERE first_position > 1000; UPDATE head SET size = 1000").await;
+    let done = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
+    assert_eq!(done.resumed, 1_000);
+    assert!(target.verify().await.is_sound());
+    assert_eq!(all(&target.reader().await).await, all(&source.folder.reader().await).await);
+    let again = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("already so");
+    assert_eq!(again.resumed, done.size);
+
+    let refused = import_bundle(&file, other.folder.place(), |_, _| {}).await;
+    assert!(matches!(refused, Err(BundleError::NotEmpty)));
+    let (_, part) = source.export(&stream_filter("s0"), "part").await.expect("exported");
+    let refused = import_bundle(&part, Folder::new().place(), |_, _| {}).await;
+    assert!(matches!(refused, Err(BundleError::Partial)));
+    let mut bytes = fs::read(&file).expect("read");
+    let at = bytes.windows(3).position(|bytes| bytes == b"ann").expect("an actor");
+    bytes[at] = b'o';
+    fs::write(&file, bytes).expect("written");
+    let empty = Folder::new();
+    let report = import_bundle(&file, empty.place(), |_, _| {}).await.expect("read").expect_err("it does not hold");
+    assert!(report.findings_total > 0 && !empty.file().exists(), "nothing was stored");
+}

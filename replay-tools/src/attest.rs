@@ -1,0 +1,38 @@
+//! `attest`: what the views' state hashes to, and under which root of the log.
+
+use crate::Verdict;
+use crate::cli::AttestArgs;
+use crate::failure::Failure;
+use crate::output::{Output, Progress};
+use crate::store::{open_ledger, views_file};
+use devmind_ledger::proof::Prover;
+use devmind_projections::{attest, attest_at};
+use serde_json::json;
+use std::path::Path;
+
+pub(crate) async fn run(data: &Path, args: AttestArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = open_ledger(data).await?;
+    let only = args.projection.as_deref();
+    let attested = match args.at {
+        None => attest(views_file(data).as_path(), only).await?,
+        Some(at) => {
+            let progress = Progress::new("rebuilding");
+            attest_at(views_file(data).as_path(), &reader, at, only, |done, total| progress.set(done, total)).await?
+        }
+    };
+    let prover = Prover::new(reader.clone());
+    for one in attested {
+        let root = hex::encode(prover.root(one.position).await?);
+        let state = hex::encode(one.state_hash);
+        if output.is_json() {
+            output.json(&json!({
+                "ledger_id": reader.ledger_id(), "position": one.position, "root": root,
+                "projection": one.projection, "version": one.version, "state_hash": state,
+            }))?;
+        } else {
+            let (name, version, position) = (one.projection, one.version, one.position);
+            output.line(format_args!("{name} v{version} at {position} under {root}: {state}"))?;
+        }
+    }
+    Ok(Verdict::Holds)
+}

@@ -1,0 +1,156 @@
+//! `export`, `import` and `verify BUNDLE`: events that others can check without the ledger.
+
+use crate::Verdict;
+use crate::cli::{ExportArgs, ImportArgs};
+use crate::failure::Failure;
+use crate::output::{Output, Progress, escaped, say};
+use crate::store::{ledger_file, open_ledger};
+use crate::verify::is_key;
+use devmind_domain::ErrorCode;
+use devmind_domain::proof::NoteKey;
+use devmind_ledger::EventFilter;
+use devmind_ledger::bundle::{BundleError, BundleReport, Selection, check_bundle, export_bundle, import_bundle};
+use devmind_ledger::proof::{origin, read_checkpoints, read_public_key};
+use serde_json::json;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+
+pub(crate) async fn export(data: &Path, args: ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = open_ledger(data).await?;
+    let filtered = |filter, words: String| Selection::Some(Box::new(filter), words);
+    let selection = match (args.conversation, args.run) {
+        (Some(id), _) => {
+            let words = format!("conversation {id}");
+            filtered(EventFilter { conversation_id: Some(id.into()), ..EventFilter::default() }, words)
+        }
+        (None, Some(id)) => {
+            let words = format!("run {id}");
+            filtered(EventFilter { run_id: Some(id.into()), ..EventFilter::default() }, words)
+        }
+        (None, None) => Selection::Everything,
+    };
+    let own = origin(reader.ledger_id());
+    let checkpoints = read_checkpoints(data).map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let newest = checkpoints.into_iter().rfind(|recorded| recorded.checkpoint.origin == own);
+    let newest = newest.ok_or(BundleError::NoCheckpoint)?;
+    let key = read_public_key(data).map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;
+    let done = {
+        let progress = Progress::new("exporting");
+        export_bundle(&reader, &selection, &newest, &key, &args.file, |done, all| progress.set(done, all)).await?
+    };
+    let head = reader.head().await?.position;
+    if output.is_json() {
+        output.json(&json!({
+            "file": args.file, "events": done.events, "resumed": done.resumed, "position": done.size,
+            "root": hex::encode(done.root), "fingerprint": done.fingerprint, "head": head,
+        }))?;
+    } else {
+        output.line(format_args!("{} events, proved by the checkpoint of {} events", done.events, done.size))?;
+        output.line(format_args!("root {}, key {}", hex::encode(done.root), done.fingerprint))?;
+    }
+    output.finish()?;
+    if done.size < head {
+        say(format_args!("events {} to {head} are in no checkpoint yet and were left out", done.size + 1));
+    }
+    if done.events == 0 {
+        say("nothing in the log is of it");
+        return Ok(Verdict::Incomplete);
+    }
+    Ok(Verdict::Holds)
+}
+
+pub(crate) fn verify(bundle: &Path, expected: Option<&str>, output: &mut Output) -> Result<Verdict, Failure> {
+    let file = File::open(bundle).map_err(BundleError::from)?;
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let checked = {
+        let progress = Progress::new("verifying");
+        // The number of events is not known before they are read.
+        check_bundle(BufReader::new(file), |events| progress.set(events, events.max(size / 1_024)))
+    };
+    let report = match checked {
+        Ok(report) => report,
+        // What cannot be read as a bundle is a finding, not a failure of the tool.
+        Err(error @ BundleError::Line { .. }) => {
+            if output.is_json() {
+                output.json(&json!({ "sound": false, "findings": [{ "reason": error.to_string() }] }))?;
+            }
+            output.finish()?;
+            say(format_args!("verification failed: {error}"));
+            return Ok(Verdict::Broken);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let key_fits = expected.is_none_or(|expected| NoteKey::parse(&report.key).is_ok_and(|key| is_key(&key, expected)));
+    print(&report, key_fits, output)?;
+    output.finish()?;
+    if !key_fits {
+        say("verification failed: it is signed by another key than the one that was expected");
+        return Ok(Verdict::Broken);
+    }
+    if report.findings_total > 0 {
+        say(format_args!("verification failed: {} findings", report.findings_total));
+        return Ok(Verdict::Broken);
+    }
+    if expected.is_none() {
+        say("signed by the key that the bundle itself names: compare its fingerprint, or give it with --key");
+    }
+    Ok(Verdict::Holds)
+}
+
+fn print(report: &BundleReport, key_fits: bool, output: &mut Output) -> Result<(), Failure> {
+    let root = hex::encode(report.root);
+    if output.is_json() {
+        let findings: Vec<_> = report
+            .findings
+            .iter()
+            .map(|(line, position, reason)| json!({ "line": line, "position": position, "reason": reason }))
+            .collect();
+        return output.json(&json!({
+            "selection": report.selection, "complete": report.complete, "origin": report.origin,
+            "events": report.events, "position": report.size, "root": root, "key": report.key,
+            "fingerprint": report.fingerprint, "key_expected": key_fits, "redacted": report.redacted,
+            "sound": report.findings_total == 0 && key_fits, "findings": findings,
+            "findings_total": report.findings_total,
+        }));
+    }
+    output.line(escaped(&format!("{} of {}: {} events", report.selection, report.origin, report.events)))?;
+    for (position, by) in &report.redacted {
+        output.line(format_args!("note: event {position}: redacted by event {by}"))?;
+    }
+    for (line, position, reason) in &report.findings {
+        output.line(escaped(&format!("finding: line {line}, event {position}: {reason}")))?;
+    }
+    output.line(format_args!("position {}, root {root}, key {}", report.size, report.fingerprint))
+}
+
+pub(crate) async fn import(data: &Path, args: ImportArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    if !args.yes {
+        let verdict = verify(&args.bundle, None, output)?;
+        say("checked, and nothing was imported: --yes imports it into the folder of --data");
+        return Ok(if verdict == Verdict::Holds { Verdict::Incomplete } else { verdict });
+    }
+    std::fs::create_dir_all(data).map_err(BundleError::from)?;
+    let imported = {
+        let progress = Progress::new("importing");
+        import_bundle(&args.bundle, ledger_file(data).as_path(), |done, all| progress.set(done, all)).await?
+    };
+    let done = match imported {
+        Ok(done) => done,
+        Err(report) => {
+            print(&report, true, output)?;
+            output.finish()?;
+            say("nothing was imported: the bundle does not hold");
+            return Ok(Verdict::Broken);
+        }
+    };
+    if output.is_json() {
+        output.json(&json!({
+            "position": done.size, "root": hex::encode(done.root), "resumed": done.resumed,
+            "fingerprint": done.fingerprint,
+        }))?;
+    } else {
+        output.line(format_args!("position {}, root {}", done.size, hex::encode(done.root)))?;
+    }
+    Ok(Verdict::Holds)
+}

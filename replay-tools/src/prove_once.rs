@@ -1,0 +1,338 @@
+//! `prove-once`: what became of one tool call, by the server's log and, where it is at hand, the
+//! device's journal. Each side alone can be wrong or lost; joined they say whether the call took effect
+//! once, never, or whether nobody can know.
+//!
+//! Exit status: 0 executed once or never executed, 1 unknown, 3 conflict.
+
+use crate::Verdict;
+use crate::cli::ProveOnceArgs;
+use crate::failure::Failure;
+use crate::output::{Output, escaped, say};
+use crate::store::open_ledger;
+use devmind_domain::ErrorCode;
+use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent, StreamId};
+use devmind_domain::tool_call::{Decision, ResultStatus, Target, ToolCallEvent};
+use devmind_ledger::proof::Prover;
+use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, Row};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the two sides prove together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conclusion {
+    ExecutedOnce,
+    NeverExecuted,
+    Unknown,
+    Conflict,
+}
+
+impl Conclusion {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::ExecutedOnce => "executed once",
+            Self::NeverExecuted => "never executed",
+            Self::Unknown => "unknown",
+            Self::Conflict => "conflict",
+        }
+    }
+
+    const fn verdict(self) -> Verdict {
+        match self {
+            Self::ExecutedOnce | Self::NeverExecuted => Verdict::Holds,
+            Self::Unknown => Verdict::Incomplete,
+            Self::Conflict => Verdict::Broken,
+        }
+    }
+}
+
+/// What the server's log says.
+#[derive(Debug, Default)]
+struct Server {
+    call_hash: String,
+    on_device: bool,
+    dispatched: u32,
+    denied: bool,
+    result: Option<(ResultStatus, Option<String>)>,
+    results: u32,
+    journal_id: Option<String>,
+}
+
+impl Server {
+    fn see(&mut self, event: &ToolCallEvent) {
+        match event {
+            ToolCallEvent::ToolCallRequested(e) => {
+                self.call_hash = e.call_hash.clone();
+                self.on_device = e.target == Target::Device;
+            }
+            ToolCallEvent::ToolCallDecided(e) => self.denied |= e.decision == Decision::Deny,
+            ToolCallEvent::ToolDispatched(e) => {
+                self.dispatched += 1;
+                self.journal_id = e.journal_id.clone().or(self.journal_id.take());
+            }
+            ToolCallEvent::ToolResultRecorded(e) => {
+                self.results += 1;
+                self.result.get_or_insert((e.status, e.output_sha256.clone()));
+            }
+            ToolCallEvent::ToolReceived(_)
+            | ToolCallEvent::ToolCancelRequested(_)
+            | ToolCallEvent::ToolWaitTimedOut(_)
+            | ToolCallEvent::ToolOutcomeRevised(_)
+            | ToolCallEvent::ToolResultAcked(_) => {}
+        }
+    }
+}
+
+/// What the device's journal says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Device {
+    call_hash: String,
+    phase: String,
+    status: Option<String>,
+    output_sha256: Option<String>,
+    started: bool,
+}
+
+/// What the device's side is known to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Journal {
+    NotGiven,
+    /// The journal is another one than the call was sent to.
+    Foreign(String),
+    /// It has no row: the call was never accepted there.
+    Unheard,
+    Row(Device),
+}
+
+pub(crate) async fn run(data: &Path, args: ProveOnceArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = open_ledger(data).await?;
+    let stream = StreamId::new(AggregateType::ToolCall, args.tool_call.as_str());
+    let events = reader.read_stream(&stream, 0).await?;
+    if events.is_empty() {
+        return Err(Failure::new(ErrorCode::NotFound, format!("the log knows no tool call {}", args.tool_call))
+            .with_hint("`devmind-replay log --type ToolCallRequested` lists them"));
+    }
+    let mut server = Server::default();
+    let mut undecodable = 0;
+    for event in &events {
+        match event.decode() {
+            Ok(DomainEvent::ToolCall(inner)) => server.see(&inner),
+            Ok(_) | Err(_) => undecodable += 1,
+        }
+    }
+    let journal = match &args.journal {
+        None => Journal::NotGiven,
+        Some(file) => look(file, &args.tool_call, &server).await?,
+    };
+    let (conclusion, why) = conclude(&server, &journal);
+    let head = reader.head().await?;
+    print(&args.tool_call, conclusion, &why, &server, &journal, &events, (&Prover::new(reader), head.position), output)
+        .await?;
+    output.finish()?;
+    if undecodable > 0 {
+        say(format_args!("{undecodable} events of the call could not be read"));
+    }
+    Ok(conclusion.verdict())
+}
+
+/// The call's row, read-only, also while the device runs.
+async fn look(file: &Path, id: &str, server: &Server) -> Result<Journal, Failure> {
+    let failed = |error: sqlx::Error| {
+        Failure::new(ErrorCode::IoError, format!("the journal {} cannot be read: {error}", file.display()))
+            .with_hint("it is journal.sqlite in the device's state folder")
+    };
+    let options = SqliteConnectOptions::new().filename(file).read_only(true);
+    let mut connection = options.connect().await.map_err(failed)?;
+    let own: String =
+        sqlx::query_scalar("SELECT journal_id FROM journal").fetch_one(&mut connection).await.map_err(failed)?;
+    if server.journal_id.as_ref().is_some_and(|asked| *asked != own) {
+        return Ok(Journal::Foreign(own));
+    }
+    let row =
+        sqlx::query("SELECT call_hash, phase, status, output_sha256, started_at FROM calls WHERE tool_call_id = ?")
+            .bind(id)
+            .fetch_optional(&mut connection)
+            .await
+            .map_err(failed)?;
+    let read = |row: sqlx::sqlite::SqliteRow| -> Result<Device, sqlx::Error> {
+        Ok(Device {
+            call_hash: row.try_get(0)?,
+            phase: row.try_get(1)?,
+            status: row.try_get(2)?,
+            output_sha256: row.try_get(3)?,
+            started: row.try_get::<Option<i64>, _>(4)?.is_some(),
+        })
+    };
+    let row = row.map(read).transpose().map_err(failed)?;
+    connection.close().await.map_err(failed)?;
+    Ok(row.map_or(Journal::Unheard, Journal::Row))
+}
+
+/// The two sides joined. Pure, so that every pair can be tested.
+fn conclude(server: &Server, journal: &Journal) -> (Conclusion, String) {
+    use Conclusion::{Conflict, ExecutedOnce, NeverExecuted, Unknown};
+    let say = |conclusion, why: &str| (conclusion, why.to_owned());
+    if server.results > 1 {
+        return say(Conflict, "the log has more than one result of it");
+    }
+    let told = server.result.as_ref();
+    let status = told.map(|(status, _)| *status);
+    let ran = |status: ResultStatus| matches!(status, ResultStatus::Succeeded | ResultStatus::Failed);
+    match journal {
+        Journal::Foreign(own) => {
+            (Unknown, format!("the journal {own} is not the one that the call was sent to: it cannot say anything"))
+        }
+        Journal::Row(row) if row.call_hash != server.call_hash => {
+            say(Conflict, "the device has another call under this id")
+        }
+        Journal::Row(row) if row.phase == "settled" => {
+            let same_status = status.is_none_or(|status| Some(status.as_str()) == row.status.as_deref());
+            let same_output = told.is_none_or(|(_, hash)| *hash == row.output_sha256);
+            let settled = row.status.as_deref().unwrap_or("?");
+            if !same_status || !same_output {
+                return (Conflict, format!("the device settled it as {settled}, the log has another result"));
+            }
+            match settled {
+                "indeterminate" => say(Unknown, "the device began and did not finish, and has never begun it again"),
+                "succeeded" => say(ExecutedOnce, "the device's journal has its one execution, and what came of it"),
+                "failed" if row.started => {
+                    say(ExecutedOnce, "the device's journal has its one execution, which failed")
+                }
+                _ => say(NeverExecuted, "the device settled it before it began"),
+            }
+        }
+        Journal::Row(_) if status.is_some_and(ran) => {
+            say(Conflict, "the log has a result that the device's journal does not have")
+        }
+        Journal::Row(row) if row.phase == "executing" => {
+            say(Unknown, "the device began and did not finish; it reports so and never begins it again")
+        }
+        Journal::Row(_) => say(NeverExecuted, "the device accepted it and has not begun"),
+        Journal::Unheard if status.is_some_and(ran) => {
+            say(Conflict, "the log has a result of a call that the device's journal never saw")
+        }
+        Journal::Unheard if server.on_device => say(NeverExecuted, "the device's journal never saw it"),
+        Journal::Unheard | Journal::NotGiven => match status {
+            Some(status) if ran(status) => say(ExecutedOnce, "the log has its one result"),
+            Some(ResultStatus::Indeterminate) => say(Unknown, "the device began and did not finish"),
+            Some(_) => say(NeverExecuted, "the log has its end, before it began"),
+            None if server.dispatched == 0 || server.denied => say(NeverExecuted, "it was never sent anywhere"),
+            None => say(Unknown, "it was sent and nothing came back: the device's journal would settle it (--journal)"),
+        },
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "one line of output for each")]
+async fn print(
+    id: &str,
+    conclusion: Conclusion,
+    why: &str,
+    server: &Server,
+    journal: &Journal,
+    events: &[Arc<RecordedEvent>],
+    (prover, size): (&Prover, u64),
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let mut proofs = Vec::with_capacity(events.len());
+    let mut root = String::new();
+    for event in events {
+        let proof = prover.inclusion(event.position, size).await?;
+        root = hex::encode(proof.root);
+        let path: Vec<String> = proof.path.iter().map(hex::encode).collect();
+        proofs.push(json!({
+            "position": event.position, "event_type": event.event_type, "leaf_hash": hex::encode(event.leaf_hash),
+            "path": path,
+        }));
+    }
+    if output.is_json() {
+        return output.json(&json!({
+            "tool_call_id": id, "conclusion": conclusion.words(), "why": why, "position": size, "root": root,
+            "log": { "call_hash": server.call_hash, "dispatched": server.dispatched,
+                "result": server.result.as_ref().map(|(status, _)| status.as_str()), "events": proofs },
+            "journal": told(journal),
+        }));
+    }
+    output.line(escaped(&format!("{}: {why}", conclusion.words())))?;
+    output.line(format_args!("log: {} events, under the root {root} of {size} events", events.len()))?;
+    for event in events {
+        let (position, kind, leaf) = (event.position, &event.event_type, hex::encode(event.leaf_hash));
+        output.line(escaped(&format!("  #{position} {kind} {leaf}")))?;
+    }
+    match journal {
+        Journal::NotGiven => output.line("journal: not given"),
+        Journal::Foreign(_) => output.line("journal: of another device"),
+        Journal::Unheard => output.line("journal: no row"),
+        Journal::Row(row) => {
+            let (status, hash) = (row.status.as_deref().unwrap_or("-"), row.output_sha256.as_deref().unwrap_or("-"));
+            output.line(escaped(&format!("journal: {} {status}, call {}, output {hash}", row.phase, row.call_hash)))
+        }
+    }
+}
+
+fn told(journal: &Journal) -> Value {
+    match journal {
+        Journal::NotGiven => Value::Null,
+        Journal::Foreign(own) => json!({ "foreign": own }),
+        Journal::Unheard => json!({ "row": null }),
+        Journal::Row(row) => json!({ "row": {
+            "call_hash": row.call_hash, "phase": row.phase, "status": row.status,
+            "output_sha256": row.output_sha256, "started": row.started,
+        } }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(dispatched: u32, result: Option<ResultStatus>) -> Server {
+        let result = result.map(|status| (status, Some("out".to_owned())));
+        let results = u32::from(result.is_some());
+        Server { call_hash: "h".into(), on_device: true, dispatched, result, results, ..Server::default() }
+    }
+
+    fn row(phase: &str, status: Option<&str>, started: bool) -> Journal {
+        Journal::Row(Device {
+            call_hash: "h".into(),
+            phase: phase.into(),
+            status: status.map(str::to_owned),
+            output_sha256: Some("out".into()),
+            started,
+        })
+    }
+
+    #[test]
+    fn every_pair_of_sides_has_one_conclusion() {
+        use Conclusion::{Conflict, ExecutedOnce, NeverExecuted, Unknown};
+        use ResultStatus::{Failed, Indeterminate, Rejected, Succeeded};
+        for (own, journal, expected) in [
+            // The log alone.
+            (server(0, None), Journal::NotGiven, NeverExecuted),
+            (server(1, None), Journal::NotGiven, Unknown),
+            (server(1, Some(Succeeded)), Journal::NotGiven, ExecutedOnce),
+            (server(2, Some(Failed)), Journal::NotGiven, ExecutedOnce),
+            (server(1, Some(Rejected)), Journal::NotGiven, NeverExecuted),
+            (server(1, Some(Indeterminate)), Journal::NotGiven, Unknown),
+            // The device died before it accepted, after, while executing, after the journal, after the ack.
+            (server(1, None), Journal::Unheard, NeverExecuted),
+            (server(1, None), row("reserved", None, false), NeverExecuted),
+            (server(1, None), row("executing", None, true), Unknown),
+            (server(1, None), row("settled", Some("succeeded"), true), ExecutedOnce),
+            (server(1, Some(Succeeded)), row("settled", Some("succeeded"), true), ExecutedOnce),
+            (server(1, None), row("settled", Some("indeterminate"), true), Unknown),
+            (server(1, None), row("settled", Some("failed"), true), ExecutedOnce),
+            (server(1, None), row("settled", Some("failed"), false), NeverExecuted),
+            (server(1, None), row("settled", Some("rejected"), false), NeverExecuted),
+            // What cannot both be true.
+            (server(1, Some(Succeeded)), Journal::Unheard, Conflict),
+            (server(1, Some(Succeeded)), row("executing", None, true), Conflict),
+            (server(1, Some(Succeeded)), row("settled", Some("rejected"), false), Conflict),
+            (Server { call_hash: "other".into(), ..server(1, None) }, row("reserved", None, false), Conflict),
+            (Server { results: 2, ..server(1, Some(Succeeded)) }, Journal::NotGiven, Conflict),
+            (server(1, None), Journal::Foreign("j".into()), Unknown),
+        ] {
+            assert_eq!(conclude(&own, &journal).0, expected, "{own:?} {journal:?}");
+        }
+    }
+}
