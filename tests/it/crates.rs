@@ -50,6 +50,7 @@ fn arrows_between_the_crates_point_inwards() {
             "devmind-api",
             &["devmind-domain", "devmind-kill-point", "devmind-ledger", "devmind-projections", "devmind-device"],
         ),
+        ("devmind-test-postgres", &[]),
         ("devmind-replay-tools", &["devmind-domain", "devmind-ledger", "devmind-projections"]),
     ]);
     for (package, uses) in &direct {
