@@ -6,6 +6,8 @@
 #   strace            what a loss of power may leave of the device's journal (Linux)
 #   util-linux        unshare and mount, for a small disk that is really full (Linux)
 # Used when it is there (the tests say so when they are skipped, and fail with DEVMIND_REQUIRE_PEERS=1):
+#   postgresql        the tests start throw-away clusters of their own, as another user when root runs them
+# Used when it is there (the tests say so when they are skipped):
 #   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
 #                        tests/peers/aimock; the tests fetch their packages with `npm ci`
 #   python3 with venv    schemathesis and a device of another hand (tests/peers/schemathesis, device), whose
@@ -20,6 +22,7 @@ if [ "$(uname)" = Linux ]; then
   command -v strace >/dev/null || missing+=(strace)
   command -v unshare >/dev/null || missing+=(util-linux)
 fi
+command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 if ((${#missing[@]})); then
   if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
     apt-get update -qq
@@ -45,3 +48,6 @@ fi
 # The integration tests start the built programs.
 step cargo build --workspace --bins --examples --locked
 step cargo test --workspace --locked "$@"
+# What matters most once more with ledger and views in PostgreSQL (the crates' own tests run on both).
+DEVMIND_TEST_STORE=postgres step cargo test -p devmind-tests --locked --test it -- \
+  story:: restart:: approvals:: tool_calls:: crash:: killed:: operator:: idempotency:: concurrency::

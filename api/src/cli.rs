@@ -1,7 +1,7 @@
 //! The command line: data on stdout, everything else on stderr; exit 0 ok, 1 refused or failed,
 //! 2 usage.
 
-use crate::config::{DEFAULT_FILE, Flags, ServerConfig};
+use crate::config::{DEFAULT_FILE, DatabaseUrl, Flags, ServerConfig};
 use crate::ids::new_secret;
 use crate::lifecycle::{Server, StartError};
 use crate::{demo, identity};
@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
 use devmind_domain::event::Role;
+use devmind_ledger::Place;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -54,6 +55,13 @@ struct ServeArgs {
     /// The folder of the ledger [default: data] [env: DEVMIND_DATA]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Keep ledger and views in this PostgreSQL database, `postgres://…`, instead of the folder
+    /// [env: DATABASE_URL]
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+    /// Also use a database whose settings let acknowledged events be lost [env: DEVMIND_ACCEPT_DATA_LOSS]
+    #[arg(long)]
+    accept_data_loss: bool,
     /// This process's name in the ledger [default: local] [env: DEVMIND_NODE_ID]
     #[arg(long, value_name = "NAME")]
     node_id: Option<String>,
@@ -116,7 +124,13 @@ fn fail(code: ErrorCode, message: &str, hint: Option<&str>) -> ExitCode {
 }
 
 async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
-    let flags = Flags { listen: args.listen, data: args.data, node_id: args.node_id };
+    let flags = Flags {
+        listen: args.listen,
+        data: args.data,
+        database_url: args.database_url.map(DatabaseUrl),
+        accept_data_loss: args.accept_data_loss.then_some(true),
+        node_id: args.node_id,
+    };
     let config = ServerConfig::load(args.config.as_deref(), &flags)?;
     tracing::debug!(?config, "settings");
     let stop = stop_signal()?;
@@ -130,7 +144,10 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
             )
         }
     }
-    crate::note!("ledger: {}", config.data.display());
+    match config.places()?.0 {
+        Place::File(_) => crate::note!("ledger: {}", config.data.display()),
+        Place::Postgres(url) => crate::note!("ledger: {url}"),
+    }
     if config.identities().development {
         crate::note!("development mode: X-Dev-User names the user (X-Dev-Role the role), on this machine only");
     }

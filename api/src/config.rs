@@ -1,12 +1,14 @@
 //! The server's settings: defaults < file < environment < flags.
 
 use crate::identity::{Caller, Identities, is_user_name};
+use crate::lifecycle::{LEDGER_FILE, VIEWS_FILE};
 use crate::limits::Limits;
 pub use crate::model::{ModelConfig, Provider};
 use devmind_domain::ErrorCode;
 use devmind_domain::event::Role;
 use devmind_domain::ids::NodeId;
 use devmind_domain::limits::{APPROVAL_LIFETIME_MS, MODEL_FIRST_BYTE_MS, MODEL_IDLE_MS};
+use devmind_ledger::{Place, PostgresUrl};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -22,8 +24,12 @@ pub const DEFAULT_FILE: &str = "devmind.toml";
 pub struct ServerConfig {
     /// Where to listen, `IP:PORT`.
     pub listen: String,
-    /// The folder of the ledger and its views.
+    /// The folder of the ledger and its views, where no database is named.
     pub data: PathBuf,
+    /// The PostgreSQL database of the ledger and its views: `postgres://…`; absent: SQLite in `data`.
+    pub database_url: Option<DatabaseUrl>,
+    /// Whether a database may be used whose settings let acknowledged events be lost.
+    pub accept_data_loss: bool,
     /// This process's name; two processes never share one.
     pub node_id: String,
     /// Whether `X-Dev-User` names the user, on a loopback address only. Absent: as long as nobody has a token.
@@ -67,6 +73,8 @@ impl Default for ServerConfig {
         Self {
             listen: "127.0.0.1:8787".to_owned(),
             data: "data".into(),
+            database_url: None,
+            accept_data_loss: false,
             node_id: "local".to_owned(),
             development: None,
             users: Vec::new(),
@@ -78,6 +86,17 @@ impl Default for ServerConfig {
             limits: Limits::default(),
             checkpoint_key: None,
         }
+    }
+}
+
+/// The address of a database as it was given; it may hold a password, so it is not shown.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DatabaseUrl(pub String);
+
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
     }
 }
 
@@ -106,13 +125,19 @@ pub struct Flags {
     /// `--data`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<PathBuf>,
+    /// `--database-url`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub database_url: Option<DatabaseUrl>,
+    /// `--accept-data-loss`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accept_data_loss: Option<bool>,
     /// `--node-id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_id: Option<String>,
 }
 
 impl ServerConfig {
-    /// Reads defaults, file, environment (`DEVMIND_…`, `MODEL_…`) and flags, in this order.
+    /// Reads defaults, file, environment (`DEVMIND_…`, `MODEL_…`, `DATABASE_URL`) and flags, in this order.
     ///
     /// # Errors
     /// `CONFIG_INVALID` naming the setting.
@@ -131,6 +156,7 @@ impl ServerConfig {
         let own = [
             "listen",
             "data",
+            "accept_data_loss",
             "node_id",
             "development",
             "model_first_byte_ms",
@@ -140,6 +166,7 @@ impl ServerConfig {
         ];
         let config: Self = figment
             .merge(Env::prefixed("DEVMIND_").only(&own))
+            .merge(Env::raw().only(&["database_url"]))
             .merge(Serialized::defaults(flags))
             .extract()
             .map_err(|error| ConfigError::invalid(without_excerpt(&error.to_string())))?;
@@ -149,6 +176,7 @@ impl ServerConfig {
 
     fn checked(self) -> Result<Self, ConfigError> {
         let address = self.address()?;
+        self.places()?;
         if !is_user_name(&self.node_id) {
             return Err(ConfigError::invalid("node_id: 1-64 letters, digits, . _ @ -"));
         }
@@ -184,6 +212,20 @@ impl ServerConfig {
             model.check()?;
         }
         Ok(self)
+    }
+
+    /// Where the log is kept, and where the views are.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` for a database's address that cannot be used.
+    pub fn places(&self) -> Result<(Place, Place), ConfigError> {
+        let Some(DatabaseUrl(url)) = &self.database_url else {
+            return Ok((Place::File(self.data.join(LEDGER_FILE)), Place::File(self.data.join(VIEWS_FILE))));
+        };
+        let url: PostgresUrl =
+            url.parse().map_err(|error| ConfigError::invalid(format!("database_url (DATABASE_URL): {error}")))?;
+        let place = Place::Postgres(url.accepting_data_loss(self.accept_data_loss));
+        Ok((place.clone(), place))
     }
 
     /// Where to listen.

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::http::{MAX_OPEN_STREAMS, router};
 use crate::limits::millis;
 use crate::model::{self, Model};
-use crate::places::{Place, Places};
+use crate::places::{self, Places};
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
@@ -23,7 +23,7 @@ use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::protocol::CloseCode;
-use devmind_ledger::{Ledger, execute};
+use devmind_ledger::{Ledger, Place, execute};
 use devmind_projections::Views;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -58,7 +58,7 @@ pub struct Peer {
     /// The other end.
     pub remote: SocketAddr,
     /// Its place among the connections: a socket keeps it after the upgrade.
-    pub place: Arc<Place<IpAddr>>,
+    pub place: Arc<places::Place<IpAddr>>,
 }
 
 /// Why the server cannot start.
@@ -139,21 +139,23 @@ impl Server {
         // The port first: a second server must fail before it writes anything.
         let listener = bind(config.address()?).await?;
         let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;
-        create_folder(&config.data)?;
-        refuse_lost_ledger(&config.data)?;
-        let ledger =
-            Ledger::open(&config.data.join(LEDGER_FILE)).await.map_err(|error| StartError::new(error.code(), error))?;
+        let (log_place, views_place) = config.places()?;
+        if matches!(log_place, Place::File(_)) {
+            create_folder(&config.data)?;
+            refuse_lost_ledger(&config.data)?;
+        }
+        let ledger = Ledger::open(&log_place).await.map_err(|error| StartError::new(error.code(), error))?;
         // Before anything is appended: a log that lost what was published must not go on from there.
         let checkpoints = checkpoints::open(config, ledger.reader()).await?;
         let epoch = start_node(&ledger, config).await?;
         let claim = Claim { node_id: config.node(), epoch };
-        let (views, runner) = Views::open(&config.data.join(VIEWS_FILE), ledger.reader().clone())
+        let (views, runner) = Views::open(&views_place, ledger.reader().clone())
             .await
             .map_err(|error| StartError::new(error.code(), error))?;
         let stop_projections = CancellationToken::new();
         let projections = tokio::spawn(runner.run(stop_projections.clone()));
         let app = Arc::new(App {
-            data: config.data.clone(),
+            views_place,
             ledger,
             checkpoints,
             views,

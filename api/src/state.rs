@@ -9,10 +9,9 @@ use crate::runs::ActiveRuns;
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::UserId;
-use devmind_ledger::Ledger;
 use devmind_ledger::proof::CheckpointRecord;
+use devmind_ledger::{Ledger, Place};
 use devmind_projections::Views;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -29,8 +28,8 @@ pub struct ModelPatience {
 
 /// One server process.
 pub struct App {
-    /// The folder of log and views.
-    pub data: PathBuf,
+    /// Where the views are kept.
+    pub views_place: Place,
     /// The log.
     pub ledger: Ledger,
     /// Proofs about the log, and its signed heads.

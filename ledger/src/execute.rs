@@ -1,6 +1,7 @@
 //! Loading an aggregate from its stream, and carrying out a command on it.
 
 use crate::append::{Append, Idempotency, StreamAppend};
+use crate::cache::Loaded;
 use crate::error::{AppendError, ExecuteError, LedgerError};
 use crate::ledger::Ledger;
 use crate::limits::MAX_CONFLICT_RETRIES;
@@ -22,24 +23,39 @@ pub struct Executed<A> {
     pub position: u64,
 }
 
-/// The aggregate as its stream says, and the stream's version.
+/// The aggregate as its stream says, and the stream's version. Only what came after the last load is read.
 ///
 /// # Errors
 /// [`LedgerError`] when the stream cannot be read; an event that this program does not know is an
 /// error here, because a decision on half the facts could be wrong.
 pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(A, u64), LedgerError> {
     let stream = StreamId::new(A::TYPE, id);
-    let events = reader.read_stream(&stream, 0).await?;
-    let mut state = A::default();
+    let seen = reader.cache().get(&stream).unwrap_or_default();
+    let Loaded { state, version, .. } = go_on::<A>(reader, &stream, seen).await?;
+    Ok((state, version))
+}
+
+/// Brings an aggregate to where its stream is now.
+async fn go_on<A: Decider>(
+    reader: &LedgerReader,
+    stream: &StreamId,
+    mut loaded: Loaded<A>,
+) -> Result<Loaded<A>, LedgerError> {
+    let events = reader.read_stream(stream, loaded.version).await?;
     for event in &events {
         let decoded = <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content());
-        state.evolve(&decoded.map_err(|error| LedgerError::Undecodable {
+        loaded.state.evolve(&decoded.map_err(|error| LedgerError::Undecodable {
             position: event.position,
             stream: stream.clone(),
             error,
         })?);
+        loaded.version = event.sequence;
+        loaded.bytes += event.payload.len();
     }
-    Ok((state, events.last().map_or(0, |event| event.sequence)))
+    if !events.is_empty() {
+        reader.cache().put(stream, &loaded);
+    }
+    Ok(loaded)
 }
 
 /// Loads an aggregate, decides, appends, and begins anew when somebody else was faster.
@@ -61,11 +77,26 @@ where
     A::Command: Clone,
 {
     let stream = StreamId::new(A::TYPE, id);
+    let reader = ledger.reader();
     let mut turn = None;
     let mut retries = 0;
+    let seen: Option<Loaded<A>> = reader.cache().get(&stream);
+    // What was seen earlier is good enough to append on, because the writer checks the version. For any
+    // other conclusion it must be what the log says now.
+    let mut is_now = seen.is_none();
+    let mut loaded = match seen {
+        Some(loaded) => loaded,
+        None => go_on(reader, &stream, Loaded::default()).await.map_err(ExecuteError::Ledger)?,
+    };
     loop {
-        let (mut state, version) = load::<A>(ledger.reader(), id).await.map_err(ExecuteError::Ledger)?;
-        let decided = match state.decide(command.clone()) {
+        let decision = loaded.state.decide(command.clone());
+        if !is_now && decision.as_ref().map_or(true, Vec::is_empty) {
+            loaded = go_on(reader, &stream, loaded).await.map_err(ExecuteError::Ledger)?;
+            is_now = true;
+            continue;
+        }
+        let Loaded { mut state, version, mut bytes } = loaded.clone();
+        let decided = match decision {
             Ok(decided) => decided,
             Err(refusal) => {
                 // The rules may refuse just because the same request came through before; where they
@@ -89,6 +120,10 @@ where
             Ok(appended) => {
                 decided.iter().for_each(|event| state.evolve(event));
                 let position = appended.position();
+                if let Some(last) = appended.events.last() {
+                    bytes += appended.events.iter().map(|event| event.payload.len()).sum::<usize>();
+                    reader.cache().put(&stream, &Loaded { state: state.clone(), version: last.sequence, bytes });
+                }
                 return Ok(Executed { state, events: appended.events, position });
             }
             Err(AppendError::Conflict { .. }) if retries < MAX_CONFLICT_RETRIES => {
@@ -96,6 +131,8 @@ where
                 if turn.is_none() {
                     turn = Some(ledger.retry_turn(&stream).await);
                 }
+                loaded = go_on(reader, &stream, loaded).await.map_err(ExecuteError::Ledger)?;
+                is_now = true;
             }
             Err(error) => return Err(ExecuteError::Append(error)),
         }

@@ -11,6 +11,7 @@
 
 mod append;
 pub mod bundle;
+mod cache;
 pub mod cqrs;
 mod error;
 mod execute;

@@ -11,6 +11,8 @@ pub const MAX_QUEUED_BYTES: usize = 64 << 20;
 pub const MAX_BATCH_COMMANDS: usize = 512;
 /// Bytes committed in one transaction, at most (a single larger command goes alone).
 pub const MAX_BATCH_BYTES: usize = 16 << 20;
+/// How long the writer waits for more commands, at most, in percent of what the last batch took.
+pub const GATHER_PERCENT: u32 = 15;
 /// Bytes of one command, at most.
 pub const MAX_APPEND_BYTES: usize = 16 << 20;
 /// Events of one command, at most.
@@ -31,6 +33,10 @@ pub const MAX_RING_BYTES: usize = 32 << 20;
 /// Connections that read at the same time.
 pub const READ_CONNECTIONS: u32 = 4;
 
+/// Aggregates kept in memory, at most, as an estimate for the cache.
+pub const MAX_CACHED_AGGREGATES: usize = 4_096;
+/// Bytes of the events of the aggregates kept in memory, at most.
+pub const MAX_CACHED_BYTES: usize = 64 << 20;
 /// Times that `execute` loads and decides anew after a lost race, at most.
 pub const MAX_CONFLICT_RETRIES: u32 = 16;
 /// How often a reader of another process's file looks for news.

@@ -1,6 +1,7 @@
 //! Reading the log: in order, by stream, by filter, by idempotency key.
 
 use crate::append::Head;
+use crate::cache::AggregateCache;
 use crate::error::LedgerError;
 use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
@@ -22,6 +23,7 @@ struct Inner {
     store: Arc<dyn ReadLog>,
     ledger_id: String,
     live: Option<Live>,
+    cache: AggregateCache,
 }
 
 /// What readers share that follow the log without asking for it again and again.
@@ -73,7 +75,12 @@ impl LedgerReader {
         match place.into() {
             Place::File(file) => {
                 let (store, ledger_id) = sqlite::open_reader(&file).await?;
-                Ok(Self(Arc::new(Inner { store: Arc::new(store), ledger_id, live: None })))
+                Ok(Self(Arc::new(Inner {
+                    store: Arc::new(store),
+                    ledger_id,
+                    live: None,
+                    cache: AggregateCache::default(),
+                })))
             }
             Place::Postgres(url) => {
                 let (store, ledger_id) = postgres::open_reader(&url).await?;
@@ -84,13 +91,13 @@ impl LedgerReader {
                 let sender = Arc::new(sender);
                 postgres::spawn_news(Arc::clone(&store), &sender);
                 let live = Live { ring: Arc::default(), head: receiver, sender: Some(sender) };
-                Ok(Self(Arc::new(Inner { store, ledger_id, live: Some(live) })))
+                Ok(Self(Arc::new(Inner { store, ledger_id, live: Some(live), cache: AggregateCache::default() })))
             }
         }
     }
 
     pub(crate) fn live(store: Arc<dyn ReadLog>, ledger_id: String, live: Live) -> Self {
-        Self(Arc::new(Inner { store, ledger_id, live: Some(live) }))
+        Self(Arc::new(Inner { store, ledger_id, live: Some(live), cache: AggregateCache::default() }))
     }
 
     /// The log's identity: random, made with the file.
@@ -211,6 +218,10 @@ impl LedgerReader {
     /// Pages for `verify`, which reports damaged rows instead of stopping at the first.
     pub(crate) async fn read_stored(&self, after: u64, limit: u32) -> Result<Vec<StoredEvent>, LedgerError> {
         self.0.store.page(after, limit).await.map_err(|error| self.error("read events", &error))
+    }
+
+    pub(crate) fn cache(&self) -> &AggregateCache {
+        &self.0.cache
     }
 
     pub(crate) fn store(&self) -> &dyn ReadLog {

@@ -11,7 +11,7 @@ mod reply;
 
 use crate::append::{Appended, Head};
 use crate::error::{AppendError, LedgerError};
-use crate::limits::{CLOSE_WAIT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS};
+use crate::limits::{CLOSE_WAIT, GATHER_PERCENT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS};
 use crate::reader::{Live, advance};
 use crate::ring::Ring;
 use crate::store::{Batch, Failure, HeadRow, ReadLog, WriteLog};
@@ -20,7 +20,7 @@ use devmind_domain::event::RecordedEvent;
 use plan::{Asked, Outcome, Plan};
 pub(crate) use reply::Command;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -35,6 +35,8 @@ pub(crate) struct Writer {
     head: Arc<watch::Sender<Head>>,
     /// The newest moment given out: time never goes back in the log, even when a clock does.
     last_recorded_at: Timestamp,
+    /// How long the last batch took, and how many commands it answered.
+    last_batch: (Duration, usize),
 }
 
 /// What became of a batch.
@@ -57,7 +59,7 @@ impl Writer {
         let ring = Arc::new(Ring::default());
         let (sender, receiver) = watch::channel(head);
         let live = Live { ring: Arc::clone(&ring), head: receiver, sender: None };
-        (Self { store, read, ring, head: Arc::new(sender), last_recorded_at }, live)
+        (Self { store, read, ring, head: Arc::new(sender), last_recorded_at, last_batch: (Duration::ZERO, 0) }, live)
     }
 
     /// The head that followers wait for, for whoever else can tell that it moved.
@@ -73,6 +75,8 @@ impl Writer {
                 received = queue.recv_many(&mut waiting, MAX_BATCH_COMMANDS) => if received == 0 { break },
                 () = stop.cancelled(), if !queue.is_closed() => queue.close(),
             }
+            Self::gather(self.last_batch, &mut queue, &mut waiting).await;
+            let (begun, count) = (Instant::now(), waiting.len());
             let mut commands = waiting.drain(..).peekable();
             while let Some(first) = commands.next() {
                 let mut bytes = first.bytes();
@@ -83,8 +87,28 @@ impl Writer {
                 }
                 self.commit(batch).await;
             }
+            drop(commands);
+            self.last_batch = (begun.elapsed(), count);
         }
         self.close().await;
+    }
+
+    /// Callers that were answered together come back one after the other: waiting a moment for the rest of
+    /// them makes one large batch of two small ones. A caller alone is not kept waiting.
+    async fn gather(
+        (took, callers): (Duration, usize),
+        queue: &mut mpsc::Receiver<Command>,
+        waiting: &mut Vec<Command>,
+    ) {
+        let until = Instant::now() + took * GATHER_PERCENT / 100;
+        while waiting.len() < callers.min(MAX_BATCH_COMMANDS) && Instant::now() < until {
+            match queue.try_recv() {
+                Ok(command) => waiting.push(command),
+                // A timer would sleep for a millisecond, often longer than the batch took.
+                Err(mpsc::error::TryRecvError::Empty) => tokio::task::yield_now().await,
+                Err(mpsc::error::TryRecvError::Disconnected) => return,
+            }
+        }
     }
 
     async fn close(self) {

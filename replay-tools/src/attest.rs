@@ -4,20 +4,19 @@ use crate::Verdict;
 use crate::cli::AttestArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress};
-use crate::store::{open_ledger, views_file};
+use crate::store::Source;
 use devmind_ledger::proof::Prover;
 use devmind_projections::{attest, attest_at};
 use serde_json::json;
-use std::path::Path;
 
-pub(crate) async fn run(data: &Path, args: AttestArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
+pub(crate) async fn run(data: &Source, args: AttestArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
     let only = args.projection.as_deref();
     let attested = match args.at {
-        None => attest(views_file(data).as_path(), only).await?,
+        None => attest(&data.views(), only).await?,
         Some(at) => {
             let progress = Progress::new("rebuilding");
-            attest_at(views_file(data).as_path(), &reader, at, only, |done, total| progress.set(done, total)).await?
+            attest_at(&data.views(), &reader, at, only, |done, total| progress.set(done, total)).await?
         }
     };
     let prover = Prover::new(reader.clone());

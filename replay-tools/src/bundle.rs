@@ -4,7 +4,7 @@ use crate::Verdict;
 use crate::cli::{ExportArgs, ImportArgs};
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
-use crate::store::{ledger_file, open_ledger};
+use crate::store::Source;
 use crate::verify::is_key;
 use devmind_domain::ErrorCode;
 use devmind_domain::proof::NoteKey;
@@ -16,8 +16,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-pub(crate) async fn export(data: &Path, args: ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
+pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
     let filtered = |filter, words: String| Selection::Some(Box::new(filter), words);
     let selection = match (args.conversation, args.run) {
         (Some(id), _) => {
@@ -31,10 +31,11 @@ pub(crate) async fn export(data: &Path, args: ExportArgs, output: &mut Output) -
         (None, None) => Selection::Everything,
     };
     let own = origin(reader.ledger_id());
-    let checkpoints = read_checkpoints(data).map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let checkpoints = read_checkpoints(data.folder()).map_err(|error| Failure::new(error.code(), error.to_string()))?;
     let newest = checkpoints.into_iter().rfind(|recorded| recorded.checkpoint.origin == own);
     let newest = newest.ok_or(BundleError::NoCheckpoint)?;
-    let key = read_public_key(data).map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;
+    let key =
+        read_public_key(data.folder()).map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;
     let done = {
         let progress = Progress::new("exporting");
         export_bundle(&reader, &selection, &newest, &key, &args.file, |done, all| progress.set(done, all)).await?
@@ -124,16 +125,16 @@ fn print(report: &BundleReport, key_fits: bool, output: &mut Output) -> Result<(
     output.line(format_args!("position {}, root {root}, key {}", report.size, report.fingerprint))
 }
 
-pub(crate) async fn import(data: &Path, args: ImportArgs, output: &mut Output) -> Result<Verdict, Failure> {
+pub(crate) async fn import(data: &Source, args: ImportArgs, output: &mut Output) -> Result<Verdict, Failure> {
     if !args.yes {
         let verdict = verify(&args.bundle, None, output)?;
         say("checked, and nothing was imported: --yes imports it into the folder of --data");
         return Ok(if verdict == Verdict::Holds { Verdict::Incomplete } else { verdict });
     }
-    std::fs::create_dir_all(data).map_err(BundleError::from)?;
+    std::fs::create_dir_all(data.folder()).map_err(BundleError::from)?;
     let imported = {
         let progress = Progress::new("importing");
-        import_bundle(&args.bundle, ledger_file(data).as_path(), |done, all| progress.set(done, all)).await?
+        import_bundle(&args.bundle, data.ledger(), |done, all| progress.set(done, all)).await?
     };
     let done = match imported {
         Ok(done) => done,

@@ -15,6 +15,9 @@ pub struct Cli {
     /// The folder of the ledger
     #[arg(long, global = true, value_name = "DIR", env = "DEVMIND_DATA", default_value = "data")]
     pub(crate) data: PathBuf,
+    /// The PostgreSQL database of the ledger, `postgres://…`, instead of a folder
+    #[arg(long, global = true, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    pub(crate) database_url: Option<String>,
     /// Print JSON, for other programs
     #[arg(long, global = true)]
     pub(crate) json: bool,

@@ -1,7 +1,7 @@
 //! DevMind Ledger's operator tools, behind the binary `devmind-replay`.
 //!
-//! Everything here reads a ledger's files, also while a server writes them, but for `redact` and `import`,
-//! which need a ledger for themselves; nothing here can send a
+//! Everything here reads a ledger, also while a server writes it, but for `redact` and `import`, which need
+//! a file for themselves; nothing here can send a
 //! command to a device or a model, because nothing here links them. Data goes to stdout, everything
 //! else to stderr. Exit status: 0 ok, 1 refused or failed, 2 usage, 3 verification failed.
 
@@ -25,6 +25,7 @@ use cli::Command;
 use failure::{Failure, report};
 use output::Output;
 use std::process::ExitCode;
+use store::Source;
 
 /// How a command ended that did what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(crate) enum Verdict {
 
 /// Runs the program.
 pub fn run(cli: Cli) -> ExitCode {
-    let Cli { data, json, completions, command } = cli;
+    let Cli { data, database_url, json, completions, command } = cli;
     if let Some(shell) = completions {
         clap_complete::generate(shell, &mut Cli::command(), "devmind-replay", &mut std::io::stdout());
         return ExitCode::SUCCESS;
@@ -49,6 +50,10 @@ pub fn run(cli: Cli) -> ExitCode {
         // Help that nobody reads (stderr closed) is no reason to panic.
         drop(Cli::command().write_long_help(&mut std::io::stderr()));
         return ExitCode::from(2);
+    };
+    let data = match Source::new(data, database_url) {
+        Ok(data) => data,
+        Err(failure) => return report(&failure),
     };
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,

@@ -4,15 +4,14 @@ use crate::Verdict;
 use crate::cli::LogArgs;
 use crate::failure::Failure;
 use crate::output::{Output, escaped, say};
-use crate::store::open_ledger;
+use crate::store::Source;
 use devmind_domain::event::RecordedEvent;
 use devmind_ledger::{EventFilter, LedgerReader, MAX_PAGE_EVENTS};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use std::path::Path;
 
-pub(crate) async fn run(data: &Path, args: LogArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
+pub(crate) async fn run(data: &Source, args: LogArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
     let filter = EventFilter {
         conversation_id: args.conversation.map(Into::into),
         run_id: args.run.map(Into::into),

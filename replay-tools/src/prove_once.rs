@@ -8,7 +8,7 @@ use crate::Verdict;
 use crate::cli::ProveOnceArgs;
 use crate::failure::Failure;
 use crate::output::{Output, escaped, say};
-use crate::store::open_ledger;
+use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent, StreamId};
 use devmind_domain::tool_call::{Decision, ResultStatus, Target, ToolCallEvent};
@@ -105,8 +105,8 @@ enum Journal {
     Row(Device),
 }
 
-pub(crate) async fn run(data: &Path, args: ProveOnceArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
+pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
     let stream = StreamId::new(AggregateType::ToolCall, args.tool_call.as_str());
     let events = reader.read_stream(&stream, 0).await?;
     if events.is_empty() {

@@ -4,15 +4,14 @@ use crate::Verdict;
 use crate::cli::RebuildArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, say};
-use crate::store::{open_ledger, views_file};
+use crate::store::Source;
 use devmind_domain::ErrorCode;
-use devmind_ledger::LedgerReader;
+use devmind_ledger::{LedgerReader, Place};
 use devmind_projections as projections;
-use std::path::Path;
 
-pub(crate) async fn run(data: &Path, args: RebuildArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
-    let views = views_file(data);
+pub(crate) async fn run(data: &Source, args: RebuildArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
+    let views = data.views();
     match args.check {
         true => check(&views, &reader, args.projection.as_deref(), output).await,
         false => rebuild(&views, &reader, args.projection.as_deref(), output).await,
@@ -20,13 +19,15 @@ pub(crate) async fn run(data: &Path, args: RebuildArgs, output: &mut Output) -> 
 }
 
 async fn check(
-    views: &Path,
+    views: &Place,
     reader: &LedgerReader,
     projection: Option<&str>,
     output: &mut Output,
 ) -> Result<Verdict, Failure> {
-    if !views.exists() {
-        let message = format!("there are no views yet: {} does not exist", views.display());
+    if let Place::File(file) = views
+        && !file.exists()
+    {
+        let message = format!("there are no views yet: {} does not exist", file.display());
         return Err(Failure::new(ErrorCode::NotReady, message)
             .with_hint("`devmind-replay rebuild` makes them, and so does the server when it starts"));
     }
@@ -51,7 +52,7 @@ async fn check(
 }
 
 async fn rebuild(
-    views: &Path,
+    views: &Place,
     reader: &LedgerReader,
     projection: Option<&str>,
     output: &mut Output,

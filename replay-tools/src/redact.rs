@@ -3,11 +3,12 @@
 use crate::Verdict;
 use crate::cli::RedactArgs;
 use crate::failure::Failure;
-use crate::output::{Output, escaped, say};
-use crate::store::{ledger_file, open_ledger, views_file};
+use crate::output::{Output, Progress, escaped, say};
+use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::event::{Actor, Metadata};
-use devmind_ledger::{Erasure, plan_redaction, redact};
+use devmind_ledger::{Erasure, Place, plan_redaction, redact};
+use devmind_projections as projections;
 use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,8 +16,8 @@ use std::path::Path;
 /// The name under which this program writes to a ledger.
 const NODE: &str = "devmind-replay";
 
-pub(crate) async fn run(data: &Path, args: RedactArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
+pub(crate) async fn run(data: &Source, args: RedactArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
     let mut planned = Vec::with_capacity(args.position.len());
     // All of them before any: half of what was ordered would be worse than nothing.
     for position in &args.position {
@@ -31,12 +32,11 @@ pub(crate) async fn run(data: &Path, args: RedactArgs, output: &mut Output) -> R
     }
     let metadata = Metadata::new(Actor::operator(&args.operator), NODE.into());
     for position in &args.position {
-        let erased = redact(ledger_file(data).as_path(), *position, &args.reason, &metadata).await?;
+        let erased = redact(data.ledger(), *position, &args.reason, &metadata).await?;
         print(&erased, output)?;
     }
     output.finish()?;
-    remove_views(data)?;
-    say("erased; the views were removed and come back without it when the server starts, or with `rebuild`");
+    forget_in_views(data).await?;
     say("not reached from here: backups, bundles, other events that repeat it, and the device's journal");
     Ok(Verdict::Holds)
 }
@@ -52,9 +52,18 @@ fn print(erasure: &Erasure, output: &mut Output) -> Result<(), Failure> {
     output.line(escaped(&format!("#{position} {event_type} {state} {kept}")))
 }
 
-/// The rows were made of what is erased now, and freed pages of the file may still hold it.
-fn remove_views(data: &Path) -> Result<(), Failure> {
-    let file = views_file(data);
+/// The rows were made of what is erased now, and freed pages of a file may still hold it.
+async fn forget_in_views(data: &Source) -> Result<(), Failure> {
+    let file = match data.views() {
+        Place::File(file) => file,
+        views @ Place::Postgres(_) => {
+            let reader = data.open_ledger().await?;
+            let progress = Progress::new("rebuilding");
+            projections::rebuild(&views, &reader, |done, total| progress.set(done, total)).await?;
+            say("erased; the views were rebuilt without it");
+            return Ok(());
+        }
+    };
     for suffix in ["", "-wal", "-shm"] {
         let mut name = file.clone().into_os_string();
         name.push(suffix);
@@ -67,5 +76,6 @@ fn remove_views(data: &Path) -> Result<(), Failure> {
             }
         }
     }
+    say("erased; the views were removed and come back without it when the server starts, or with `rebuild`");
     Ok(())
 }

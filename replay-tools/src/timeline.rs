@@ -4,15 +4,14 @@ use crate::Verdict;
 use crate::cli::TimelineArgs;
 use crate::failure::Failure;
 use crate::output::{Output, say};
-use crate::store::open_ledger;
+use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::RunId;
 use devmind_projections::timeline_of_run;
 use serde_json::json;
-use std::path::Path;
 
-pub(crate) async fn run(data: &Path, args: TimelineArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
+pub(crate) async fn run(data: &Source, args: TimelineArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
     let position = reader.head().await?.position;
     let run_id = RunId::from(args.run);
     let lines = timeline_of_run(&reader, &run_id).await?;

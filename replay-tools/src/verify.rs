@@ -3,19 +3,18 @@
 use crate::Verdict;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, say};
-use crate::store::open_ledger;
+use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::proof::NoteKey;
 use devmind_ledger::LedgerError;
 use devmind_ledger::proof::{read_checkpoints, read_public_key};
 use devmind_ledger::verify::{Check, Published, VerifyReport, verify};
 use serde_json::json;
-use std::path::Path;
 
-pub(crate) async fn run(data: &Path, expected: Option<&str>, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = open_ledger(data).await?;
-    let checkpoints = read_checkpoints(data).map_err(|error| Failure::new(error.code(), error.to_string()))?;
-    let key = match read_public_key(data) {
+pub(crate) async fn run(data: &Source, expected: Option<&str>, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
+    let checkpoints = read_checkpoints(data.folder()).map_err(|error| Failure::new(error.code(), error.to_string()))?;
+    let key = match read_public_key(data.folder()) {
         Ok(key) => Some(key),
         Err(error) if error.missing => None,
         Err(error) => return Err(Failure::new(ErrorCode::ConfigInvalid, error.to_string())),

@@ -68,11 +68,7 @@ async fn interrupt_ids_are_the_same_after_the_views_were_rebuilt_from_the_log() 
     let before = ann.pending(&asked).await;
     assert_eq!(before.len(), 2);
     let stopped = server.stop().await;
-    for suffix in ["", "-wal", "-shm"] {
-        let mut file = stopped.data.views_file().into_os_string();
-        file.push(suffix);
-        drop(std::fs::remove_file(file));
-    }
+    stopped.data.delete_views().await;
     let server = stopped.start().await;
     let ann = server.client("ann");
     assert_eq!(ann.pending(&asked).await, before);

@@ -245,7 +245,7 @@ async fn a_run_that_was_finished_in_its_thread_when_the_server_died_is_settled_a
     let stopped = server.stop().await;
 
     // What a server that died between the two appends leaves behind.
-    let ledger = Ledger::open(&stopped.data.ledger_file()).await.unwrap();
+    let ledger = Ledger::open(stopped.data.ledger_place()).await.unwrap();
     let run_id = RunId::from(asked.run_id.as_str());
     let metadata = Metadata::new(Actor::server(&claim.node_id), claim.node_id.clone())
         .run(&run_id)

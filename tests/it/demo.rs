@@ -4,7 +4,7 @@ use devmind_tests::model::API_KEY;
 use devmind_tests::{Data, Finished, ModelEndpoint, Process, Reply, workspace};
 
 async fn demo(arguments: &[&str], environment: &[(&str, &str)]) -> (Data, Finished) {
-    let (data, folder) = (Data::new(), workspace());
+    let (data, folder) = (Data::sqlite(), workspace());
     let (ledger, workspace) = (data.path().to_str().unwrap(), folder.path().to_str().unwrap());
     let arguments = [&["demo", "--workspace", workspace, "--data", ledger], arguments].concat();
     let finished = Process::run("devmind", &arguments, environment).await;

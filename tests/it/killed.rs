@@ -200,9 +200,8 @@ async fn the_file_of_a_killed_server_verifies_as_it_was_left() {
     let server = ServerProcess::start(&[]).await;
     server.client("ann").converse(&Question::new("add 1 and 2")).await;
     let killed = server.kill().await;
-    let folder = killed.data.path().to_str().unwrap().to_owned();
     for arguments in [&["verify"][..], &["rebuild", "--check"]] {
-        let finished = Process::run("devmind-replay", &[&["--data", &folder], arguments].concat(), &[]).await;
+        let finished = Process::replay(&killed.data, arguments).await;
         finished.assert_success();
     }
     killed.start().await.finish().await;

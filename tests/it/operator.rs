@@ -6,8 +6,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Connection, Executor};
 
 async fn replay(data: &Data, arguments: &[&str]) -> Finished {
-    let finished =
-        Process::run("devmind-replay", &[&["--data", data.path().to_str().unwrap()], arguments].concat(), &[]).await;
+    let finished = Process::replay(data, arguments).await;
     finished.assert_no_panic();
     finished
 }
@@ -59,7 +58,7 @@ async fn assert_readable(data: &Data, run_id: &str) {
 
 #[tokio::test]
 async fn a_changed_row_of_the_views_is_found_with_exit_3_and_a_rebuild_mends_it() {
-    let server = ServerProcess::start(&[]).await;
+    let server = ServerProcess::on_sqlite().await;
     server.client("ann").converse(&Question::new("add 1 and 2")).await;
     let data = server.data.clone();
     server.finish().await;
@@ -77,7 +76,7 @@ async fn a_changed_row_of_the_views_is_found_with_exit_3_and_a_rebuild_mends_it(
 
 #[tokio::test]
 async fn a_folder_without_a_ledger_and_a_run_that_nobody_made_are_refused_and_nothing_is_created() {
-    let data = Data::new();
+    let data = Data::sqlite();
     for arguments in [&["log"][..], &["verify"], &["rebuild", "--check"], &["rebuild"], &["timeline", "--run", "r"]] {
         replay(&data, arguments).await.assert_refused("LEDGER_UNAVAILABLE");
     }

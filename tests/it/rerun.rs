@@ -149,11 +149,7 @@ async fn after_an_edit_no_prompt_holds_anything_of_what_was_replaced_also_after_
 
     let before = ann.everything().await;
     let stopped = server.stop().await;
-    for suffix in ["", "-wal", "-shm"] {
-        let mut file = stopped.data.views_file().into_os_string();
-        file.push(suffix);
-        drop(std::fs::remove_file(file));
-    }
+    stopped.data.delete_views().await;
     let server = stopped.start().await;
     let ann = server.client("ann");
     assert_eq!(ann.everything().await, before);

@@ -1,6 +1,7 @@
 //! What a restart changes: nothing.
 
 use devmind_device::Fixed;
+use devmind_ledger::Place;
 use devmind_tests::{Question, TestDevice, TestServer, agui, workspace};
 use std::sync::Arc;
 
@@ -36,20 +37,14 @@ async fn a_second_start_settles_nothing_that_was_settled_and_shows_the_same() {
 async fn inv_x5_views_that_were_deleted_or_damaged_come_back_identical() {
     let (server, before) = with_history().await;
     let stopped = server.stop().await;
-    let views = stopped.data.views_file();
-    for suffix in ["", "-wal", "-shm"] {
-        let mut file = views.clone().into_os_string();
-        file.push(suffix);
-        match std::fs::remove_file(file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{error}"),
-            _ => {}
-        }
-    }
+    stopped.data.delete_views().await;
     let server = stopped.start().await;
     assert_eq!(server.client("ann").everything().await, before);
 
     let stopped = server.stop().await;
-    std::fs::write(stopped.data.views_file(), "this is no database").unwrap();
+    if let Place::File(file) = stopped.data.views_place() {
+        std::fs::write(file, "this is no database").unwrap();
+    }
     let server = stopped.start().await;
     assert_eq!(server.client("ann").everything().await, before);
     server.finish().await;

@@ -1,30 +1,79 @@
-//! A data folder, and the two checks that hold after every test: the log verifies, and the views
+//! Where a server keeps its log and views, and the two checks that hold after every test: the log verifies, and the views
 //! equal what the log gives.
 
 use crate::log::Log;
 use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
-use devmind_ledger::LedgerReader;
 use devmind_ledger::verify::{Published, verify};
+use devmind_ledger::{LedgerReader, Place};
+use devmind_test_postgres::{Cluster, Database};
+use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// The folder of a server's files; goes when its last clone goes.
+/// Set to `postgres`, it makes every test keep ledger and views in a database of its own.
+const STORE: &str = "DEVMIND_TEST_STORE";
+
+/// Where a server keeps what is its own: a folder, and a database where the tests run on PostgreSQL. Goes
+/// when its last clone goes.
 #[derive(Clone, Debug)]
-pub struct Data(Arc<TempDir>);
+pub struct Data(Arc<Kept>);
+
+#[derive(Debug)]
+struct Kept {
+    folder: TempDir,
+    database: Option<Database>,
+}
 
 impl Data {
-    /// An empty one.
+    /// An empty one, of the kind that the tests run on.
     #[allow(clippy::new_without_default, reason = "it makes a folder")]
     pub fn new() -> Self {
-        Self(Arc::new(tempfile::tempdir().expect("a temporary folder")))
+        match std::env::var(STORE).as_deref() {
+            Err(_) | Ok("sqlite") => Self::sqlite(),
+            Ok("postgres") => Self::postgres(),
+            Ok(other) => panic!("{STORE} is {other:?}, not sqlite or postgres"),
+        }
+    }
+
+    /// A folder for SQLite, whatever the tests run on: for tests of the files themselves.
+    pub fn sqlite() -> Self {
+        Self(Arc::new(Kept { folder: tempfile::tempdir().expect("a temporary folder"), database: None }))
+    }
+
+    /// A database.
+    pub fn postgres() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Self(Arc::new(Kept { folder, database: Some(Cluster::shared().database()) }))
+    }
+
+    /// The database's address, where there is one.
+    pub fn database_url(&self) -> Option<&str> {
+        self.0.database.as_ref().map(Database::url)
+    }
+
+    /// Where the log is.
+    pub fn ledger_place(&self) -> Place {
+        self.place(self.ledger_file())
+    }
+
+    /// Where the views are.
+    pub fn views_place(&self) -> Place {
+        self.place(self.views_file())
+    }
+
+    fn place(&self, file: PathBuf) -> Place {
+        match self.database_url() {
+            None => Place::File(file),
+            Some(url) => Place::Postgres(url.parse().expect("a URL")),
+        }
     }
 
     /// The folder.
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.0.folder.path()
     }
 
     /// The log's file.
@@ -49,19 +98,39 @@ impl Data {
         connection.close().await.expect("closed");
     }
 
-    /// The log, read from the file, whoever writes it.
+    /// Deletes the views of a server that has stopped.
+    pub async fn delete_views(&self) {
+        match self.views_place() {
+            Place::File(file) => {
+                for suffix in ["", "-wal", "-shm"] {
+                    let mut file = file.clone().into_os_string();
+                    file.push(suffix);
+                    match std::fs::remove_file(file) {
+                        Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{error}"),
+                        Ok(()) | Err(_) => {}
+                    }
+                }
+            }
+            Place::Postgres(url) => {
+                let mut connection = PgConnection::connect_with(url.options()).await.expect("connected");
+                connection.execute("DROP SCHEMA views CASCADE").await.expect("dropped");
+            }
+        }
+    }
+
+    /// The log, read from where it is kept, whoever writes it.
     pub async fn log(&self) -> Log {
-        Log(LedgerReader::open(&self.ledger_file()).await.expect("the log's file opens"))
+        Log(LedgerReader::open(self.ledger_place()).await.expect("the log opens"))
     }
 
     /// Fails unless the log verifies and the views equal their rebuild.
     pub async fn check(&self) {
-        check(&self.views_file(), &self.log().await.0).await;
+        check(&self.views_place(), &self.log().await.0).await;
     }
 }
 
 /// Fails unless the log verifies and the views equal their rebuild.
-pub async fn check(views: &Path, reader: &LedgerReader) {
+pub async fn check(views: &Place, reader: &LedgerReader) {
     let report = verify(reader, Published::default(), |_, _| {}).await.expect("the log can be verified");
     assert!(report.is_sound(), "the log does not verify: {:#?}", report.findings);
     let report = devmind_projections::check(views, reader, |_, _| {}).await.expect("the views can be checked");

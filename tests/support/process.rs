@@ -82,7 +82,10 @@ impl Process {
         let mut command = Command::new(program(name));
         command.args(arguments).current_dir(folder.path());
         for (variable, _) in std::env::vars() {
-            if variable.starts_with("DEVMIND_") || variable.starts_with("MODEL_") || variable == "RUST_LOG" {
+            if variable.starts_with("DEVMIND_")
+                || variable.starts_with("MODEL_")
+                || ["RUST_LOG", "DATABASE_URL"].contains(&variable.as_str())
+            {
                 command.env_remove(variable);
             }
         }
@@ -95,6 +98,13 @@ impl Process {
         collect(stderr, sender, |output| &mut output.stderr);
         let pid = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?)).expect("a process id");
         Self { child, pid, output, folder }
+    }
+
+    /// Runs `devmind-replay` on what a server keeps or kept.
+    pub async fn replay(data: &Data, arguments: &[&str]) -> Finished {
+        let folder = data.path().to_str().expect("a plain path");
+        let database: Vec<_> = data.database_url().map(|url| ("DATABASE_URL", url)).into_iter().collect();
+        Self::run("devmind-replay", &[&["--data", folder], arguments].concat(), &database).await
     }
 
     /// Runs a program to its end.
@@ -206,10 +216,17 @@ impl ServerProcess {
         Self::open(Data::new(), "127.0.0.1:0", more, environment).await
     }
 
+    /// Over files, whatever store the tests run on.
+    pub async fn on_sqlite() -> Self {
+        Self::open(Data::sqlite(), "127.0.0.1:0", &[], &[]).await
+    }
+
     async fn open(data: Data, listen: &str, more: &[&str], environment: &[(&str, &str)]) -> Self {
         let folder = data.path().to_str().expect("a plain path").to_owned();
         let arguments = [&["--listen", listen, "--data", &folder], more].concat();
-        let mut process = Process::start("devmind", &arguments, environment);
+        let database = data.database_url().map(|url| ("DATABASE_URL", url));
+        let environment: Vec<_> = environment.iter().copied().chain(database).collect();
+        let mut process = Process::start("devmind", &arguments, &environment);
         let line = process.line("listening on http://").await;
         let address = line.trim().rsplit('/').next().and_then(|address| address.parse().ok());
         Self { data, address: address.unwrap_or_else(|| panic!("no address in {line:?}")), process: Some(process) }

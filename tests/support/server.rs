@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::data::{self, Data};
 use crate::log::Log;
 use crate::model::ModelEndpoint;
-use devmind_api::config::{ModelConfig, ServerConfig};
+use devmind_api::config::{DatabaseUrl, ModelConfig, ServerConfig};
 use devmind_api::model::Model;
 use devmind_api::{Server, ServerHandle};
 use std::net::SocketAddr;
@@ -55,6 +55,7 @@ impl TestServer {
         let mut config = ServerConfig {
             listen: "127.0.0.1:0".to_owned(),
             data: data.path().to_owned(),
+            database_url: data.database_url().map(|url| DatabaseUrl(url.to_owned())),
             node_id: "test".to_owned(),
             ..ServerConfig::default()
         };
@@ -141,7 +142,7 @@ impl TestServer {
         for projection in app.views.status().await.expect("the views tell how they stand") {
             assert!(projection.failed.is_none(), "{projection:?}");
         }
-        data::check(&self.data.views_file(), app.ledger.reader()).await;
+        data::check(&self.data.views_place(), app.ledger.reader()).await;
         self.handle.take().expect("a running server").stop().await;
         let facts = self.data.log().await.all().await;
         let last = facts.last().expect("the log is not empty");

@@ -58,8 +58,9 @@ pub struct DemoArgs {
 pub async fn run(args: DemoArgs) -> Result<ExitCode, StartError> {
     let temporary = tempfile::tempdir().map_err(|error| failed(ErrorCode::Internal, error))?;
     let data = args.data.clone().unwrap_or_else(|| temporary.path().join("data"));
-    let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), data: Some(data.clone()), node_id: None };
-    let config = ServerConfig::load(None, &flags)?;
+    let flags = Flags { listen: Some("127.0.0.1:0".to_owned()), data: Some(data.clone()), ..Flags::default() };
+    // The demo is about its own folder, whatever database a server here would use.
+    let config = ServerConfig { database_url: None, ..ServerConfig::load(None, &flags)? };
     // The device first: an unusable workspace must fail before anything is written.
     let workspace = devmind_device::checked_workspace(&args.workspace).map_err(device_failed)?;
     let server = Server::open(&config).await?.spawn();

@@ -4,7 +4,7 @@ use super::client::{Asked, Ended};
 use super::failed;
 use crate::config::ServerConfig;
 use crate::error::ApiError;
-use crate::lifecycle::{StartError, VIEWS_FILE};
+use crate::lifecycle::StartError;
 use crate::state::App;
 use devmind_ledger::verify::{Published, verify};
 use devmind_projections::{ToolCallQuery, TurnRow};
@@ -79,8 +79,7 @@ async fn check_log(app: &App) -> Result<bool, StartError> {
 }
 
 async fn check_views(app: &App) -> Result<bool, StartError> {
-    let views = app.data.join(VIEWS_FILE);
-    let report = devmind_projections::check(&views, app.ledger.reader(), |_, _| {}).await.map_err(api)?;
+    let report = devmind_projections::check(&app.views_place, app.ledger.reader(), |_, _| {}).await.map_err(api)?;
     let mut all = true;
     for projection in &report.projections {
         let rows: u64 = projection.tables.iter().map(|table| table.rows).sum();

@@ -19,11 +19,30 @@ pub(crate) enum Fault {
 
 /// The fault that is set; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Faults(Arc<Mutex<Option<Fault>>>);
+pub(crate) struct Faults(Arc<Mutex<Option<Fault>>>, Arc<Mutex<Settled>>);
+
+/// Commits in doubt that were settled so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Settled {
+    pub stored: u32,
+    pub not_stored: u32,
+}
 
 impl Faults {
     pub fn set(&self, fault: Fault) {
         *self.0.lock().expect("not poisoned") = Some(fault);
+    }
+
+    pub(crate) fn note_settled(&self, stored: bool) {
+        let mut settled = self.1.lock().expect("not poisoned");
+        match stored {
+            true => settled.stored += 1,
+            false => settled.not_stored += 1,
+        }
+    }
+
+    pub fn settled(&self) -> Settled {
+        *self.1.lock().expect("not poisoned")
     }
 
     /// What is done instead of the commit, and the error it ends with.

@@ -103,3 +103,29 @@ on_both_stores! {
         assert_eq!(error.code(), devmind_domain::ErrorCode::LedgerSchemaNewer);
     }
 }
+
+on_both_stores! {
+    #[tokio::test]
+    async fn what_somebody_else_appended_counts_though_the_aggregate_was_seen_before(folder: Folder) {
+        let ledger = folder.open().await;
+        execute::<Node>(&ledger, "n", &metadata(), start(), None).await.expect("started");
+        // Past the cache, as the server appends to several streams at once.
+        let stopped = devmind_domain::node::NodeEvent::from(devmind_domain::node::NodeStopped {
+            node_id: "n".into(),
+            epoch: 1,
+        });
+        let append = StreamAppend {
+            stream: StreamId::new(AggregateType::Node, "n"),
+            expected_version: 1,
+            events: vec![new_event(stopped.into())],
+        };
+        ledger.append(Append { streams: vec![append], idempotency: None }).await.expect("appended");
+        let again = execute::<Node>(&ledger, "n", &metadata(), NodeCommand::Stop { epoch: 1 }, None).await;
+        assert_eq!(again.expect("it is so already").events.len(), 0, "decided on the log, not on what was seen");
+        let next = execute::<Node>(&ledger, "n", &metadata(), start(), None).await.expect("started");
+        assert_eq!((next.state.epoch, next.events[0].sequence), (2, 3));
+        let (node, version) = load::<Node>(ledger.reader(), "n").await.expect("loaded");
+        let (fresh, same) = load::<Node>(&folder.reader().await, "n").await.expect("loaded");
+        assert_eq!((&node, version), (&fresh, same), "the cache holds what the log says");
+    }
+}

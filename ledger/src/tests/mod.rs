@@ -2,6 +2,7 @@
 
 mod append;
 mod bundle;
+mod cases;
 mod cqrs;
 mod doubt;
 mod execute;
@@ -12,6 +13,7 @@ mod open;
 mod proofs;
 mod read;
 mod redact;
+mod restarts;
 mod shared;
 pub(crate) mod support;
 mod verify_file;

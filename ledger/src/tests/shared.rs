@@ -166,3 +166,40 @@ async fn a_read_whose_connection_is_killed_answers_an_error_or_everything_never_
     }
     killer.close().await.expect("closed");
 }
+
+#[tokio::test]
+async fn the_servers_role_can_append_and_neither_change_nor_delete_nor_migrate() {
+    let folder = Folder::postgres();
+    folder.open().await.append(append("a", 0, "x")).await.expect("appended");
+    let roles = concat!(env!("CARGO_MANIFEST_DIR"), "/../migrations/postgres/roles.sql");
+    // Roles are the cluster's: of this test alone.
+    let (server, reader) = ("server_of_roles_test", "reader_of_roles_test");
+    folder.psql(&["-v", &format!("server={server}"), "-v", &format!("reader={reader}"), "-f", roles]);
+
+    let as_role = |role: &str| -> PostgresUrl {
+        folder.url().replace("postgres://postgres@", &format!("postgres://{role}@")).parse().expect("a URL")
+    };
+    let ledger = Ledger::open(&as_role(server)).await.expect("the server's role can open it");
+    ledger.append(with_key(append("a", 1, "y"), "k", "h")).await.expect("and append");
+    let options = as_role(server).options().clone().options([("search_path", "ledger")]);
+    let mut sql = Sql::Postgres(sqlx::postgres::PgConnection::connect_with(&options).await.expect("connected"));
+    for statement in [
+        "UPDATE events SET payload = '{}'",
+        "DELETE FROM events",
+        "TRUNCATE events",
+        "DELETE FROM idempotency",
+        "DELETE FROM head",
+        "ALTER TABLE events DISABLE TRIGGER ALL",
+        "DROP TABLE events",
+        "CREATE TABLE ledger.other (a int)",
+    ] {
+        let refused = sql.run(statement).await.expect_err(statement);
+        // insufficient_privilege
+        assert_eq!(refused.as_database_error().and_then(|e| e.code()).as_deref(), Some("42501"), "{statement}");
+    }
+    let reader = LedgerReader::open(&as_role(reader)).await.expect("the reader's role can open it");
+    assert_eq!(all(&reader).await.len(), 2);
+    let refused = Ledger::open(&as_role("reader_of_roles_test")).await.expect("it opens");
+    refused.append(append("b", 0, "z")).await.expect_err("but it appends nothing");
+    assert!(folder.verify().await.is_sound());
+}

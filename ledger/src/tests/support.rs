@@ -74,6 +74,36 @@ impl Folder {
         Self { database: Some(Cluster::shared().database()), ..Self::new() }
     }
 
+    /// The database's address.
+    pub fn url(&self) -> &str {
+        self.database.as_ref().expect("PostgreSQL").url()
+    }
+
+    /// Runs the client program of PostgreSQL.
+    pub fn psql(&self, arguments: &[&str]) {
+        let done = std::process::Command::new("psql").args(arguments).arg("-d").arg(self.url()).output();
+        let done = done.expect("psql runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// A ledger at rest, dumped and restored with the database's own means.
+    pub async fn copied(&self) -> Self {
+        if !self.is_postgres() {
+            let copy = Self::new();
+            let into = format!("VACUUM INTO '{}'", copy.file().display());
+            self.sql().await.execute(into.as_str()).await.expect("copied");
+            return copy;
+        }
+        let copy = Self::postgres();
+        let dump = copy.path().join("dump.sql");
+        let dump = dump.to_str().expect("a plain path");
+        let done = std::process::Command::new("pg_dump").args(["-f", dump, "-d", self.url()]).output();
+        let done = done.expect("pg_dump runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        copy.psql(&["-q", "-v", "ON_ERROR_STOP=1", "-f", dump]);
+        copy
+    }
+
     pub fn is_postgres(&self) -> bool {
         self.database.is_some()
     }
