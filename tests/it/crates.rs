@@ -44,8 +44,6 @@ fn arrows_between_the_crates_point_inwards() {
         ("devmind-domain", &[][..]),
         ("devmind-kill-point", &[]),
         ("devmind-ledger", &["devmind-domain", "devmind-kill-point"]),
-        ("devmind-test-postgres", &[]),
-        ("devmind-ledger", &["devmind-domain"]),
         ("devmind-projections", &["devmind-domain", "devmind-ledger"]),
         ("devmind-device", &["devmind-domain", "devmind-kill-point"]),
         (
