@@ -109,11 +109,15 @@ impl Gateway {
     fn connection_for(&self, request: &ToolCallRequested) -> Result<Arc<Connection>, ErrorCode> {
         let device_id = request.device_id.as_ref().ok_or(ErrorCode::DesktopDeviceNotSelected)?;
         let connection = self.connections.online(&request.user_id, device_id).ok_or(ErrorCode::DeviceOffline)?;
-        if connection.offers(&request.tool, &request.tool_version) {
-            Ok(connection)
-        } else {
-            Err(ErrorCode::ToolNotAvailable)
+        if !connection.offers(&request.tool, &request.tool_version) {
+            return Err(ErrorCode::ToolNotAvailable);
         }
+        // Of what its user is not asked about, a device tells only so much in a minute.
+        let is_asked = catalogue().get(&request.tool).is_none_or(|definition| definition.requires_confirmation);
+        if !is_asked && !self.rates.listings.allows(&(request.user_id.clone(), device_id.clone())) {
+            return Err(ErrorCode::RateLimited);
+        }
+        Ok(connection)
     }
 }
 

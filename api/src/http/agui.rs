@@ -71,8 +71,9 @@ async fn ask(
         let problem = format!("must end with a user message of 1-{MAX_CONTENT_CHARS} characters");
         return Err(ApiError::field("messages", problem));
     }
-    // A client that steers away abandons its open approvals together with a new message.
-    if abandon {
+    // A client that steers away abandons its open approvals together with a new message. Under a key that
+    // was used, nothing may change: the first reply is given again, or the request is refused.
+    if abandon && app.ledger.reader().idempotent(user.as_str(), &key).await?.is_none() {
         stop_waiting_run(app, user, &conversation_id).await?;
     }
     let question = Question { content, conversation_id: Some(conversation_id), must_exist: false, device_id: None };
