@@ -50,8 +50,17 @@ impl TestServer {
         Self::open(data, config, None).await
     }
 
+    /// With ledger and views in a database, whatever the tests run on.
+    pub async fn on_postgres(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let (data, config) = Self::settings_for(Data::postgres(), change);
+        Self::open(data, config, None).await
+    }
+
     fn settings(change: impl FnOnce(&mut ServerConfig)) -> (Data, ServerConfig) {
-        let data = Data::new();
+        Self::settings_for(Data::new(), change)
+    }
+
+    fn settings_for(data: Data, change: impl FnOnce(&mut ServerConfig)) -> (Data, ServerConfig) {
         let mut config = ServerConfig {
             listen: "127.0.0.1:0".to_owned(),
             data: data.path().to_owned(),

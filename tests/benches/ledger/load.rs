@@ -10,6 +10,10 @@ pub struct Measure {
     warm_up: Duration,
     each: Duration,
     rounds: usize,
+    /// Events of the logs that are read and rebuilt.
+    pub events: u64,
+    /// Turns of the conversation that grows old.
+    pub turns: u64,
 }
 
 /// Commands on one stream before a caller turns to its next one.
@@ -19,8 +23,20 @@ impl Measure {
     /// A measure whose figures can be quoted, or a quick one to see that it runs.
     pub fn new(quick: bool) -> Self {
         match quick {
-            true => Self { warm_up: Duration::from_millis(100), each: Duration::from_millis(500), rounds: 1 },
-            false => Self { warm_up: Duration::from_millis(500), each: Duration::from_secs(2), rounds: 3 },
+            true => Self {
+                warm_up: Duration::from_millis(100),
+                each: Duration::from_millis(500),
+                rounds: 1,
+                events: 20_000,
+                turns: 1_000,
+            },
+            false => Self {
+                warm_up: Duration::from_millis(500),
+                each: Duration::from_secs(2),
+                rounds: 3,
+                events: 200_000,
+                turns: 10_000,
+            },
         }
     }
 

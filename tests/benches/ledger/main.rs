@@ -3,7 +3,8 @@
 //! `cargo bench -p devmind-tests --bench ledger [-- FILTER…]` prints the disk's flush time first,
 //! then one tab-separated line a row (name, value, unit, ratio, goal, met) and a table for people.
 //! Every ratio is ours to a peer's *of this run*; figures of other machines are never compared
-//! with. FILTER keeps the rows whose name contains it; `--quick` measures for a shorter time.
+//! with. FILTER names groups of rows (`sqlite append`, `postgres append`, `postgres hot`, `read`, `rebuild`,
+//! `tool call`, `growth`); `--quick` measures less, to see that it runs.
 //!
 //! The work is one command on the `device` aggregate, decided and stored as one event of about
 //! 600 bytes of payload, durably. The peers of the cqrs-es family run that very aggregate.
@@ -12,11 +13,14 @@
 
 mod disk;
 mod family;
+mod growth;
 mod load;
 mod ours;
 mod postgres;
+mod read;
 mod sqlite;
 mod table;
+mod tool_call;
 
 use load::Measure;
 use table::Table;
@@ -31,5 +35,8 @@ async fn main() {
     disk::flush_time(&mut table);
     sqlite::rows(&measure, &mut table).await;
     postgres::rows(&measure, &mut table).await;
+    read::rows(&measure, &mut table).await;
+    tool_call::rows(&measure, &mut table).await;
+    growth::rows(&measure, &mut table).await;
     table.print();
 }

@@ -2,11 +2,15 @@
 
 use crate::load::Work;
 use crate::{family, ours};
-use cqrs_es::CqrsFramework;
-use cqrs_es::persist::PersistedEventStore;
-use postgres_es::PostgresEventRepository;
+use cqrs_es::persist::{GenericQuery, PersistedEventStore};
+use cqrs_es::{CqrsFramework, EventEnvelope, Query, View};
+use devmind_domain::Decider;
+use devmind_domain::device::Device;
+use postgres_es::{PostgresEventRepository, PostgresViewRepository};
+use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{Connection, Executor, PgConnection};
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -102,4 +106,35 @@ impl Work for Unnest {
         }
         done as f64 / started.elapsed().as_secs_f64()
     }
+}
+
+/// The peer's view: as small as a view can be.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Reads {
+    count: u64,
+}
+
+impl View<Device> for Reads {
+    fn update(&mut self, _: &EventEnvelope<Device>) {
+        self.count += 1;
+    }
+}
+
+/// How fast cqrs-es's generic query writes rows, one event after the other, each to a view of its own.
+pub async fn view_rate(url: &str, events: u64) -> f64 {
+    let pool = PgPoolOptions::new().max_connections(10).connect(url).await.expect("the database is there");
+    pool.execute("CREATE TABLE reads (view_id text PRIMARY KEY, version bigint NOT NULL, payload json NOT NULL)")
+        .await
+        .expect("the table is made");
+    let views: PostgresViewRepository<Reads, Device> = PostgresViewRepository::new("reads", pool);
+    let query = GenericQuery::new(Arc::new(views));
+    let payload = Device::default().decide(ours::command()).expect("decided").pop().expect("one event");
+    let began = Instant::now();
+    for n in 0..events {
+        let id = format!("user-1/{n}");
+        let event =
+            EventEnvelope { aggregate_id: id.clone(), sequence: 1, payload: payload.clone(), metadata: HashMap::new() };
+        query.dispatch(&id, &[event]).await;
+    }
+    events as f64 / began.elapsed().as_secs_f64()
 }

@@ -1,0 +1,169 @@
+//! Reading a whole log, and rebuilding the views from it, on PostgreSQL.
+
+use crate::load::Measure;
+use crate::ours;
+use crate::postgres::peers;
+use crate::table::Table;
+use cqrs_es::persist::PersistedEventRepository;
+use devmind_domain::Decider;
+use devmind_domain::conversation::{Ask, Conversation, ConversationCommand};
+use devmind_domain::device::{Device, DeviceEvent};
+use devmind_domain::event::{AggregateType, DomainEvent, EventSet, NewEvent, StreamId};
+use devmind_ledger::{Append, Ledger, LedgerReader, PostgresUrl, StreamAppend};
+use devmind_projections::rebuild;
+use devmind_test_postgres::Cluster;
+use futures::TryStreamExt;
+use postgres_es::PostgresEventRepository;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{Connection, PgConnection, Row};
+use std::collections::HashMap;
+use std::time::Instant;
+use uuid::Uuid;
+
+/// Events of one stream.
+const STREAM: u64 = 100;
+/// Events that the peer's views are made of: it is slow.
+const PEER_EVENTS: u64 = 2_000;
+
+/// Reads and folds a log beside a raw stream of its rows and beside postgres-es; rebuilds the views.
+pub async fn rows(measure: &Measure, table: &mut Table) {
+    if !table.wants("read") && !table.wants("rebuild") {
+        return;
+    }
+    let cluster = Cluster::shared();
+    let (own, peer) = (cluster.database(), cluster.database());
+    let url: PostgresUrl = own.url().parse().expect("a URL");
+    if table.wants("read") {
+        let reader = filled(&url, measure.events / STREAM, devices).await;
+        let raw = raw_stream(own.url()).await;
+        let ours = fold(&reader).await;
+        let family = family_stream(peer.url(), measure.events).await;
+        table.figure("read: postgres-es stream", family, "events/s");
+        table.figure("read: raw sqlx stream", raw, "events/s");
+        table.at_least("read + decode + upcast + fold", ours, "events/s", ("raw sqlx", raw), 0.8);
+    }
+    if table.wants("rebuild") {
+        let (own, peer) = (cluster.database(), cluster.database());
+        let url: PostgresUrl = own.url().parse().expect("a URL");
+        let reader = filled(&url, measure.events / STREAM, conversations).await;
+        let peer = peers::view_rate(peer.url(), PEER_EVENTS).await;
+        table.figure("rebuild: cqrs-es GenericQuery", peer, "rows/s");
+        let before = resident_mib();
+        let report = rebuild(&url, &reader, |_, _| {}).await.expect("rebuilt");
+        let rate = report.events as f64 / (report.elapsed_ms as f64 / 1e3);
+        table.at_least("rebuild of all views", rate, "events/s", ("GenericQuery", peer), 50.0);
+        table.figure("rebuild: memory grown by", resident_mib() - before, "MiB");
+    }
+}
+
+/// A log of so many commands' events.
+async fn filled(url: &PostgresUrl, commands: u64, streams: fn(u64) -> Vec<StreamAppend>) -> LedgerReader {
+    let ledger = Ledger::open(url).await.expect("the ledger opens");
+    for n in 0..commands {
+        ledger.append(Append { streams: streams(n), idempotency: None }).await.expect("appended");
+    }
+    ledger.close().await;
+    LedgerReader::open(url).await.expect("the ledger opens")
+}
+
+/// One device with a hundred events.
+fn devices(n: u64) -> Vec<StreamAppend> {
+    let events = (0..STREAM).flat_map(|_| Device::default().decide(ours::command()).expect("decided"));
+    vec![stream(AggregateType::Device, format!("user-1/{n:06}"), events.map(Into::into).collect())]
+}
+
+/// So many conversations with one question each that they have about a hundred events; every event
+/// leads to rows of the views.
+fn conversations(_: u64) -> Vec<StreamAppend> {
+    let one = |_| {
+        let id = || Uuid::now_v7().to_string();
+        let ask = ConversationCommand::Ask(Ask {
+            user_id: "user-1".into(),
+            existing: false,
+            turn_id: id().into(),
+            message_id: id().into(),
+            run_id: id().into(),
+            graph_thread_id: id().into(),
+            content: "x".repeat(ours::PAYLOAD_BYTES / 2),
+            device_id: None,
+        });
+        let events = Conversation::default().decide(ask).expect("decided");
+        stream(AggregateType::Conversation, id(), events.into_iter().map(Into::into).collect())
+    };
+    (0..STREAM / 3).map(one).collect()
+}
+
+fn stream(kind: AggregateType, id: String, events: Vec<DomainEvent>) -> StreamAppend {
+    let metadata = ours::metadata();
+    let new = |event| NewEvent { event_id: Uuid::now_v7().to_string(), event, metadata: (*metadata).clone() };
+    StreamAppend { stream: StreamId::new(kind, id), expected_version: 0, events: events.into_iter().map(new).collect() }
+}
+
+/// Pages in order, each event decoded and folded into its aggregate.
+async fn fold(reader: &LedgerReader) -> f64 {
+    let (began, mut after, mut count) = (Instant::now(), 0, 0);
+    let mut devices: HashMap<StreamId, Device> = HashMap::new();
+    loop {
+        let page = reader.read(after, u32::MAX).await.expect("read");
+        let Some(last) = page.last() else { break };
+        after = last.position;
+        count += page.len();
+        for event in &page {
+            let decoded = DeviceEvent::decode(&event.event_type, event.event_version, &event.content());
+            let decoded = decoded.expect("a device's event");
+            match devices.get_mut(&event.stream) {
+                Some(device) => device.evolve(&decoded),
+                None => devices.entry(event.stream.clone()).or_default().evolve(&decoded),
+            }
+        }
+    }
+    assert!(!devices.is_empty());
+    count as f64 / began.elapsed().as_secs_f64()
+}
+
+/// The same rows as sqlx hands them out, looked at and dropped.
+async fn raw_stream(url: &str) -> f64 {
+    let mut connection = PgConnection::connect(url).await.expect("the database is there");
+    let (began, mut count, mut bytes) = (Instant::now(), 0_u64, 0);
+    let sql = "SELECT position, event_id, aggregate_type, aggregate_id, sequence, event_type, event_version, payload, \
+               metadata, recorded_at, leaf_hash FROM ledger.events ORDER BY position";
+    let mut rows = sqlx::query(sql).fetch(&mut connection);
+    while let Some(row) = rows.try_next().await.expect("a row") {
+        bytes += row.get::<&str, _>(7).len();
+        count += 1;
+    }
+    assert!(bytes > 0);
+    count as f64 / began.elapsed().as_secs_f64()
+}
+
+/// postgres-es's own stream of all events, decoded.
+async fn family_stream(url: &str, events: u64) -> f64 {
+    let framework = peers::postgres_es(url).await;
+    let pool = PgPoolOptions::new().connect(url).await.expect("the database is there");
+    let payload = serde_json::to_value(Device::default().decide(ours::command()).expect("decided").pop());
+    sqlx::query(
+        "INSERT INTO events SELECT 'device', 'user-1/' || (n / 100), 1 + n % 100, 'DeviceRead', '1', $1, '{}' \
+         FROM generate_series(0, $2 - 1) AS n",
+    )
+    .bind(payload.expect("a payload"))
+    .bind(i64::try_from(events).expect("a number"))
+    .execute(&pool)
+    .await
+    .expect("rows");
+    drop(framework);
+    let repository = PostgresEventRepository::new(pool);
+    let mut stream = repository.stream_all_events::<Device>().await.expect("a stream");
+    let (began, mut count) = (Instant::now(), 0_u64);
+    while let Some(event) = stream.next::<Device>(&[]).await {
+        event.expect("an event");
+        count += 1;
+    }
+    assert_eq!(count, events, "a peer that loses events is not measured");
+    count as f64 / began.elapsed().as_secs_f64()
+}
+
+fn resident_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
+}
