@@ -50,6 +50,9 @@ fn run<A: Domain + PartialEq + Debug>(inspect: impl Fn(&[A::Event])) {
         let mut replayed = A::default();
         log.iter().for_each(|event| replayed.evolve(event));
         assert_eq!(replayed, live, "seed {seed}: replay differs from what was lived");
+        let stored = serde_json::to_string(&live).expect("a state is JSON");
+        let loaded: A = serde_json::from_str(&stored).expect("a stored state loads");
+        assert_eq!(loaded, live, "seed {seed}: storing changed the state");
         inspect(&log);
     }
     assert!(accepted > 500 && refused > 100, "the commands explore too little: {accepted} accepted, {refused} refused");

@@ -10,6 +10,7 @@ mod rates;
 mod results;
 pub mod socket;
 pub mod tickets;
+mod under_way;
 mod waiters;
 mod wire;
 

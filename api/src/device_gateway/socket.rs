@@ -5,6 +5,7 @@
 //! writer run side by side.
 
 use super::connections::{Closing, Connection};
+use super::under_way::UnderWay;
 use super::wire::{self, Incoming, Reader, Writer};
 use super::{results, tickets};
 use crate::error::ApiResult;
@@ -27,7 +28,7 @@ use futures::StreamExt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// A socket that has just been upgraded.
@@ -218,38 +219,61 @@ async fn run(app: &Arc<App>, welcomed: Welcomed, mut reader: Reader, writer: Wri
     }
 }
 
-/// Reads until the socket ends; says why it did.
+/// Reads until the socket ends; says why it did. Frames about different calls are recorded at the same
+/// time and share their flushes; those about one call, and all others, in their order.
 async fn read(app: &Arc<App>, connection: &Connection, reader: &mut Reader) -> Closing {
+    let mut under_way = UnderWay::default();
+    let closing = read_frames(app, connection, reader, &mut under_way).await;
+    // What has come is recorded, however the socket ended.
+    while under_way.next(connection).await.is_some() {}
+    closing
+}
+
+async fn read_frames<'a>(
+    app: &'a Arc<App>,
+    connection: &'a Connection,
+    reader: &mut Reader,
+    under_way: &mut UnderWay<'a>,
+) -> Closing {
     let mut closing = connection.closing.subscribe();
     let silence = app.limits.silence_ms;
-    let mut expected = 2;
+    let (mut expected, mut heard) = (2, Instant::now());
     loop {
         let text = tokio::select! {
             closing = wire::closed(&mut closing) => return closing,
-            text = timeout(millis(silence), reader.next(MAX_RESULT_FRAME_BYTES)) => match text {
-                Ok(Ok(text)) => text,
-                Ok(Err(closing)) => return closing,
-                Err(_) => return Closing::new(CloseCode::Silent, format!("no message for {silence} ms")),
+            Some(done) = under_way.next(connection) => match done {
+                Ok(()) => continue,
+                Err(()) => return busy(),
             },
+            text = timeout_at(heard + millis(silence), reader.next(MAX_RESULT_FRAME_BYTES)), if under_way.has_room() => {
+                match text {
+                    Ok(Ok(text)) => text,
+                    Ok(Err(closing)) => return closing,
+                    Err(_) => return Closing::new(CloseCode::Silent, format!("no message for {silence} ms")),
+                }
+            }
         };
-        let answers = match wire::parse(&text, expected) {
+        heard = Instant::now();
+        match wire::parse(&text, expected) {
             // Whether it was recorded is not known on an error: nothing is acknowledged, and the device
             // brings it again on its next connection.
             Ok(Incoming::Frame(frame)) => {
+                let about = frame.tool_call_id().cloned();
+                if under_way.until_free(about.as_ref(), connection).await.is_err() {
+                    return busy();
+                }
                 let kind = frame.kind();
                 let handling = handle(app, connection, frame);
-                match kill_point::around(|| format!("receive {kind}"), handling).await {
-                    Ok(answers) => answers,
-                    Err(()) => return busy(),
+                under_way.add(about, async move { kill_point::around(|| format!("receive {kind}"), handling).await });
+            }
+            Ok(Incoming::Unusable { event_id, report_of, problem }) => {
+                for answer in unusable(event_id, report_of, problem) {
+                    connection.send(answer);
                 }
             }
-            Ok(Incoming::Unusable { event_id, report_of, problem }) => unusable(event_id, report_of, problem),
             Err(closing) => return closing,
-        };
-        expected += 1;
-        for answer in answers {
-            connection.send(answer);
         }
+        expected += 1;
     }
 }
 

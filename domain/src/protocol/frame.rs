@@ -154,6 +154,15 @@ impl DeviceFrame {
             Self::ProtocolError(_) => "protocol.error",
         }
     }
+
+    /// The call that it is about.
+    pub const fn tool_call_id(&self) -> Option<&ToolCallId> {
+        match self {
+            Self::Received { tool_call_id, .. } | Self::Refused { tool_call_id, .. } => Some(tool_call_id),
+            Self::Result(result) => Some(&result.tool_call_id),
+            Self::Register(_) | Self::RegistrySync { .. } | Self::Heartbeat { .. } | Self::ProtocolError(_) => None,
+        }
+    }
 }
 
 impl ServerFrame {

@@ -15,6 +15,7 @@ pub fn read(file: &str) -> Option<Value> {
     Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{file} is not JSON: {error}")))
 }
 
+#[allow(dead_code, reason = "not every test program asks for it")]
 /// Reads a payload as the event of its type.
 pub fn decode(kind: AggregateType, event_type: &str, version: u32, payload: &Value) -> Result<DomainEvent, String> {
     DomainEvent::decode(kind.as_str(), event_type, version, &payload.to_string()).map_err(|error| error.to_string())
