@@ -17,10 +17,13 @@ use devmind_domain::tools::ToolDefinition;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 
 /// How much longer than its time a blocked tool is waited for: one that watches its limits ends by
 /// itself.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a call waits for one of the slots of blocking work before it is refused as too much.
+const SLOT_WAIT: Duration = Duration::from_secs(1);
 
 /// What one step of a call leaves for a later one.
 #[derive(Default)]
@@ -135,7 +138,8 @@ impl Calls {
             Err(error) => return refused(error),
         };
         // 4. Paths; what is opened here is kept.
-        let Ok(slot) = self.blocking.clone().try_acquire_owned() else {
+        // A moment's rush is waited out; slots that stay taken are stuck.
+        let Ok(Ok(slot)) = timeout(SLOT_WAIT, self.blocking.clone().acquire_owned()).await else {
             return Input::Declined(ErrorCode::DeviceBusy);
         };
         let (tool, workspace, given) = (tool.clone(), self.workspace.clone(), arguments.clone());
