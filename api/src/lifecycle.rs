@@ -59,6 +59,31 @@ pub struct Peer {
     pub remote: SocketAddr,
     /// Its place among the connections: a socket keeps it after the upgrade.
     pub place: Arc<places::Place<IpAddr>>,
+    /// Its connection, for what only some of them want.
+    #[cfg(target_os = "linux")]
+    connection: Option<Arc<std::os::fd::OwnedFd>>,
+}
+
+impl Peer {
+    fn new(remote: SocketAddr, place: places::Place<IpAddr>, stream: &TcpStream) -> Self {
+        #[cfg(not(target_os = "linux"))]
+        let _ = stream;
+        Self {
+            remote,
+            place: Arc::new(place),
+            #[cfg(target_os = "linux")]
+            connection: std::os::fd::AsFd::as_fd(stream).try_clone_to_owned().ok().map(Arc::new),
+        }
+    }
+
+    /// Ends the connection when what is sent is not taken for [`TCP_USER_TIMEOUT_MS`] (RFC 5482): else it is
+    /// tried again for a quarter of an hour. For device sockets; whoever reads a stream may take its time.
+    pub fn give_up_on_a_dead_network(&mut self) {
+        #[cfg(target_os = "linux")]
+        if let Some(connection) = self.connection.take() {
+            rustix::net::sockopt::set_tcp_user_timeout(connection, TCP_USER_TIMEOUT_MS).ok();
+        }
+    }
 }
 
 /// Why the server cannot start.
@@ -311,13 +336,14 @@ async fn accept(
             tracing::warn!(peer = %remote, "too many connections");
             continue;
         };
-        let service = router.clone().layer(Extension(Peer { remote, place: Arc::new(place) }));
+        let service = router.clone().layer(Extension(Peer::new(remote, place, &stream)));
         connections.spawn(serve_connection(stream, service, head_within, closing.clone()));
     }
 }
 
 async fn serve_connection(stream: TcpStream, service: axum::Router, head_within: Duration, closing: CancellationToken) {
-    tune(&stream);
+    // Small frames must not wait for each other (a 40 ms shoulder otherwise).
+    stream.set_nodelay(true).ok();
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // `axum::serve` has no such limit.
@@ -339,28 +365,21 @@ async fn serve_connection(stream: TcpStream, service: axum::Router, head_within:
     }
 }
 
-/// A socket that cannot be tuned serves as it is.
-fn tune(stream: &TcpStream) {
-    // Small frames must not wait for each other (a 40 ms shoulder otherwise).
-    stream.set_nodelay(true).ok();
-    // Without it, what was sent into a dead network is tried again for a quarter of an hour (RFC 5482).
-    #[cfg(target_os = "linux")]
-    rustix::net::sockopt::set_tcp_user_timeout(stream, TCP_USER_TIMEOUT_MS).ok();
-}
-
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_served_connection_sends_small_frames_at_once_and_gives_up_on_a_dead_network() {
+    async fn a_device_socket_gives_up_on_a_dead_network_and_a_reader_may_take_its_time() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (_client, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
-        let (stream, _) = accepted.expect("a connection");
-        tune(&stream);
-        assert!(stream.nodelay().expect("an option"));
-        let timeout_ms = rustix::net::sockopt::tcp_user_timeout(&stream).expect("an option");
-        assert_eq!(timeout_ms, TCP_USER_TIMEOUT_MS);
+        let (stream, remote) = accepted.expect("a connection");
+        let timeout_ms = || rustix::net::sockopt::tcp_user_timeout(&stream).expect("an option");
+        let place = Places::new(1, 1).take(Some(remote.ip())).expect("a place");
+        let mut peer = Peer::new(remote, place, &stream);
+        assert_eq!(timeout_ms(), 0, "the system's own");
+        peer.give_up_on_a_dead_network();
+        assert_eq!(timeout_ms(), TCP_USER_TIMEOUT_MS);
     }
 }

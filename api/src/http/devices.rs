@@ -83,7 +83,7 @@ pub async fn socket(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
     let origin = headers.get(header::ORIGIN).map(|value| value.to_str().unwrap_or("null").to_owned());
-    let arrival = Arrival { ticket: tickets::presented(&headers, query.as_deref()), origin, peer };
+    let mut arrival = Arrival { ticket: tickets::presented(&headers, query.as_deref()), origin, peer };
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(rejection) => {
@@ -98,6 +98,7 @@ pub async fn socket(
         .max_frame_size(CUT_BYTES)
         .max_write_buffer_size(2 * MAX_RESULT_FRAME_BYTES)
         .on_upgrade(move |socket| async move {
+            arrival.peer.give_up_on_a_dead_network();
             // The socket lives in a task that the process owns and waits for when it stops.
             let tasks = app.socket_tasks.clone();
             drop(tasks.spawn(socket::serve(app, socket, arrival)));
