@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Verify(VerifyArgs),
     /// Write a conversation, a run or everything to a file that others can check without the ledger
     Export(ExportArgs),
-    /// Take a whole exported ledger into an empty one, byte for byte
+    /// Take a whole exported ledger into an empty one, byte for byte, or a log that a cqrs-es store wrote
     Import(ImportArgs),
     /// Say whether a tool call was executed once, never, or cannot be known, with the proofs
     ProveOnce(ProveOnceArgs),
@@ -124,9 +124,18 @@ pub(crate) struct ExportArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// The exported bundle
-    #[arg(value_name = "BUNDLE")]
-    pub bundle: PathBuf,
-    /// Do it; without this, the bundle is checked
+    #[arg(value_name = "BUNDLE", required_unless_present = "from_cqrs", conflicts_with = "from_cqrs")]
+    pub bundle: Option<PathBuf>,
+    /// The store of an application built with sqlite-es or postgres-es: a file, or `postgres://…`
+    #[arg(long, value_name = "FILE|URL")]
+    pub from_cqrs: Option<String>,
+    /// The table of its events, where it is not `events`
+    #[arg(long, value_name = "NAME", requires = "from_cqrs")]
+    pub table: Option<String>,
+    /// Also take events of types that this program does not know; they are kept as they are
+    #[arg(long, requires = "from_cqrs")]
+    pub keep_unknown: bool,
+    /// Do it; without this, what would be imported is checked
     #[arg(long)]
     pub yes: bool,
 }

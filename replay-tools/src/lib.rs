@@ -9,6 +9,7 @@ mod attest;
 mod bundle;
 mod cli;
 mod failure;
+mod foreign;
 mod log;
 mod output;
 mod prove_once;
@@ -69,7 +70,10 @@ pub fn run(cli: Cli) -> ExitCode {
                 None => verify::run(&data, args.key.as_deref(), &mut output).await,
             },
             Command::Export(args) => bundle::export(&data, args, &mut output).await,
-            Command::Import(args) => bundle::import(&data, args, &mut output).await,
+            Command::Import(args) => match &args.bundle {
+                Some(bundle) => bundle::import(&data, bundle, args.yes, &mut output).await,
+                None => foreign::run(&data, args, &mut output).await,
+            },
             Command::ProveOnce(args) => prove_once::run(&data, args, &mut output).await,
             Command::Attest(args) => attest::run(&data, args, &mut output).await,
             Command::Redact(args) => redact::run(&data, args, &mut output).await,
