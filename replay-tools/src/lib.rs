@@ -5,16 +5,21 @@
 //! command to a device or a model, because nothing here links them. Data goes to stdout, everything
 //! else to stderr. Exit status: 0 ok, 1 refused or failed, 2 usage, 3 verification failed.
 
+mod at;
 mod attest;
 mod bundle;
 mod cli;
 mod failure;
 mod foreign;
+mod journal;
 mod log;
 mod output;
 mod prove_once;
 mod rebuild;
+mod reconcile;
 mod redact;
+pub mod replay;
+mod show;
 mod store;
 mod timeline;
 mod verify;
@@ -64,6 +69,9 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = runtime.block_on(async {
         match command {
             Command::Log(args) => log::run(&data, args, &mut output).await,
+            Command::Show(args) => show::run(&data, args, &mut output).await,
+            Command::Reconcile(args) => reconcile::run(&data, args, &mut output).await,
+            Command::Replay(args) => replay::run(&data, args, &mut output).await,
             Command::Timeline(args) => timeline::run(&data, args, &mut output).await,
             Command::Verify(args) => match &args.bundle {
                 Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &mut output),
