@@ -17,6 +17,7 @@ mod error;
 mod execute;
 mod filed;
 mod follow;
+pub mod foreign;
 mod ledger;
 mod limits;
 mod load;

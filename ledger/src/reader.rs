@@ -8,6 +8,7 @@ use crate::limits::MAX_PAGE_EVENTS;
 use crate::place::Place;
 use crate::ring::Ring;
 use crate::store::{KeyRow, ReadLog, Snapshot, StoredEvent, postgres, sqlite};
+use devmind_domain::Timestamp;
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
@@ -126,6 +127,25 @@ impl LedgerReader {
             return Ok(events);
         }
         self.events(self.read_stored(after, limit).await?)
+    }
+
+    /// The position of the last event that was recorded at a moment or before it; 0 where there is none.
+    /// Time never goes back in a log, so this looks at a few events only.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read, or a row of it is damaged.
+    pub async fn position_at(&self, moment: Timestamp) -> Result<u64, LedgerError> {
+        let (mut before, mut after) = (0, self.head().await?.position + 1);
+        while after - before > 1 {
+            let middle = before + (after - before) / 2;
+            let page = self.read(middle - 1, 1).await?;
+            if page.first().is_some_and(|event| event.recorded_at <= moment) {
+                before = middle;
+            } else {
+                after = middle;
+            }
+        }
+        Ok(before)
     }
 
     /// All events of a stream after a sequence number, in order.

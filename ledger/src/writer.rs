@@ -241,7 +241,7 @@ fn slice(events: &[Arc<RecordedEvent>], range: std::ops::Range<usize>) -> Vec<Ar
     events.get(range).map(<[_]>::to_vec).unwrap_or_default()
 }
 
-fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     // A clock before 1970 counts as 1970: the log's own order is what matters.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))

@@ -46,6 +46,18 @@ pub fn metadata() -> Metadata {
     Metadata::new(Actor::user("ann"), "n1".into())
 }
 
+/// The conversation that a server names in an event's metadata; all calls of [`requested`] are of `c1`.
+fn conversation_of<'a>(id: &'a str, event: &DomainEvent) -> &'a str {
+    match event {
+        DomainEvent::Conversation(_) => id,
+        DomainEvent::Thread(_)
+        | DomainEvent::ToolCall(_)
+        | DomainEvent::Device(_)
+        | DomainEvent::Node(_)
+        | DomainEvent::Redaction(_) => "c1",
+    }
+}
+
 /// Recorded events at positions 1, 2, 3 …, one millisecond apart.
 pub fn recorded(facts: &[Fact]) -> Vec<Arc<RecordedEvent>> {
     let mut versions: HashMap<StreamId, u64> = HashMap::new();
@@ -222,7 +234,8 @@ impl Bench {
         for (id, event) in facts {
             let stream = stream(id, &event);
             let version = self.versions.entry(stream.clone()).or_default();
-            let event = NewEvent { event_id: uuid::Uuid::now_v7().to_string(), event, metadata: metadata() };
+            let metadata = metadata().conversation(&conversation_of(id, &event).into());
+            let event = NewEvent { event_id: uuid::Uuid::now_v7().to_string(), event, metadata };
             let append = StreamAppend { stream, expected_version: *version, events: vec![event] };
             *version += 1;
             let append = Append { streams: vec![append], idempotency: None };

@@ -96,6 +96,11 @@ impl Views {
         Ok(Self { inner: Arc::new(Inner { store, ledger: ledger.clone(), progress }) })
     }
 
+    /// Views over rows that nobody moves on.
+    pub(crate) fn of_rows(store: Store, ledger: LedgerReader) -> Self {
+        Self { inner: Arc::new(Inner { store, ledger, progress: Vec::new() }) }
+    }
+
     /// Waits until every projection has applied `position`: whoever appended it then reads its own write.
     ///
     /// A failed projection does not hold the others up: they are waited for, then it is named.

@@ -1,7 +1,7 @@
 //! `export`, `import` and `verify BUNDLE`: events that others can check without the ledger.
 
 use crate::Verdict;
-use crate::cli::{ExportArgs, ImportArgs};
+use crate::cli::ExportArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
 use crate::store::Source;
@@ -125,16 +125,16 @@ fn print(report: &BundleReport, key_fits: bool, output: &mut Output) -> Result<(
     output.line(format_args!("position {}, root {root}, key {}", report.size, report.fingerprint))
 }
 
-pub(crate) async fn import(data: &Source, args: ImportArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    if !args.yes {
-        let verdict = verify(&args.bundle, None, output)?;
+pub(crate) async fn import(data: &Source, bundle: &Path, yes: bool, output: &mut Output) -> Result<Verdict, Failure> {
+    if !yes {
+        let verdict = verify(bundle, None, output)?;
         say("checked, and nothing was imported: --yes imports it into the folder of --data");
         return Ok(if verdict == Verdict::Holds { Verdict::Incomplete } else { verdict });
     }
     std::fs::create_dir_all(data.folder()).map_err(BundleError::from)?;
     let imported = {
         let progress = Progress::new("importing");
-        import_bundle(&args.bundle, data.ledger(), |done, all| progress.set(done, all)).await?
+        import_bundle(bundle, data.ledger(), |done, all| progress.set(done, all)).await?
     };
     let done = match imported {
         Ok(done) => done,

@@ -1,6 +1,7 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use crate::at::At;
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use devmind_domain::event::StreamId;
 use std::path::PathBuf;
@@ -32,13 +33,19 @@ pub struct Cli {
 pub(crate) enum Command {
     /// Print events in the order of the log
     Log(LogArgs),
+    /// Show a conversation or a tool call as it was at a position or time, or what changed between two
+    Show(ShowArgs),
+    /// List every tool call that is not final: why, since when, what would settle it
+    Reconcile(ReconcileArgs),
+    /// Run the agent loop of a run again over the recorded answers: does it decide the same?
+    Replay(ReplayArgs),
     /// Tell one run, one line a fact, with durations
     Timeline(TimelineArgs),
     /// Check order, hashes, the Merkle root and the rules of the domain over the whole log
     Verify(VerifyArgs),
     /// Write a conversation, a run or everything to a file that others can check without the ledger
     Export(ExportArgs),
-    /// Take a whole exported ledger into an empty one, byte for byte
+    /// Take a whole exported ledger into an empty one, byte for byte, or a log that a cqrs-es store wrote
     Import(ImportArgs),
     /// Say whether a tool call was executed once, never, or cannot be known, with the proofs
     ProveOnce(ProveOnceArgs),
@@ -79,6 +86,47 @@ pub(crate) struct LogArgs {
     /// Go on with new events as they are appended
     #[arg(long)]
     pub follow: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("subject").required(true))]
+pub(crate) struct ShowArgs {
+    /// The conversation
+    #[arg(long, value_name = "ID", group = "subject")]
+    pub conversation: Option<String>,
+    /// The tool call
+    #[arg(long, value_name = "ID", group = "subject")]
+    pub tool_call: Option<String>,
+    /// As of this position or time (`2026-01-31T03:00:00Z`); else as it is now
+    #[arg(long, value_name = "POSITION|TIME", conflicts_with = "diff")]
+    pub at: Option<At>,
+    /// What changed from one position or time to another
+    #[arg(long, value_names = ["A", "B"], num_args = 2)]
+    pub diff: Vec<At>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReconcileArgs {
+    /// The device's journal (`journal.sqlite` in its state folder), to join both sides
+    #[arg(long, value_name = "FILE")]
+    pub journal: Option<PathBuf>,
+    /// As of this position or time; else now
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("which").required(true))]
+pub(crate) struct ReplayArgs {
+    /// The run
+    #[arg(long, value_name = "ID", group = "which")]
+    pub run: Option<String>,
+    /// Every run
+    #[arg(long, group = "which")]
+    pub all: bool,
+    /// What if: system=TEXT or system=@FILE, model=NAME, rounds=N, calls=N, TOOL=allow|ask|deny; several can be given
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub with: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -124,9 +172,18 @@ pub(crate) struct ExportArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// The exported bundle
-    #[arg(value_name = "BUNDLE")]
-    pub bundle: PathBuf,
-    /// Do it; without this, the bundle is checked
+    #[arg(value_name = "BUNDLE", required_unless_present = "from_cqrs", conflicts_with = "from_cqrs")]
+    pub bundle: Option<PathBuf>,
+    /// The store of an application built with sqlite-es or postgres-es: a file, or `postgres://…`
+    #[arg(long, value_name = "FILE|URL")]
+    pub from_cqrs: Option<String>,
+    /// The table of its events, where it is not `events`
+    #[arg(long, value_name = "NAME", requires = "from_cqrs")]
+    pub table: Option<String>,
+    /// Also take events of types that this program does not know; they are kept as they are
+    #[arg(long, requires = "from_cqrs")]
+    pub keep_unknown: bool,
+    /// Do it; without this, what would be imported is checked
     #[arg(long)]
     pub yes: bool,
 }

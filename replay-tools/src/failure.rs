@@ -2,6 +2,7 @@
 
 use devmind_domain::ErrorCode;
 use devmind_ledger::bundle::BundleError;
+use devmind_ledger::foreign::ForeignError;
 use devmind_ledger::proof::ProveError;
 use devmind_ledger::{ExecuteError, LedgerError, RedactError};
 use devmind_projections::ViewError;
@@ -81,6 +82,21 @@ impl From<BundleError> for Failure {
             BundleError::NotEmpty => {
                 Self::new(ErrorCode::ValidationFailed, error.to_string()).with_hint("name an empty folder with --data")
             }
+        }
+    }
+}
+
+impl From<ForeignError> for Failure {
+    fn from(error: ForeignError) -> Self {
+        match error {
+            ForeignError::Ledger(error) => error.into(),
+            ForeignError::Source(_) => Self::new(ErrorCode::IoError, error.to_string())
+                .with_hint("check the file or the database, and the name of its table (--table)"),
+            ForeignError::NotEmpty => {
+                Self::new(ErrorCode::ValidationFailed, error.to_string()).with_hint("name an empty folder with --data")
+            }
+            ForeignError::Storage(_) => Self::new(ErrorCode::LedgerUnavailable, error.to_string())
+                .with_hint("run it again: what is stored is found, and the import goes on from there"),
         }
     }
 }

@@ -5,15 +5,21 @@
 //! command to a device or a model, because nothing here links them. Data goes to stdout, everything
 //! else to stderr. Exit status: 0 ok, 1 refused or failed, 2 usage, 3 verification failed.
 
+mod at;
 mod attest;
 mod bundle;
 mod cli;
 mod failure;
+mod foreign;
+mod journal;
 mod log;
 mod output;
 mod prove_once;
 mod rebuild;
+mod reconcile;
 mod redact;
+pub mod replay;
+mod show;
 mod store;
 mod timeline;
 mod verify;
@@ -63,13 +69,19 @@ pub fn run(cli: Cli) -> ExitCode {
     let done = runtime.block_on(async {
         match command {
             Command::Log(args) => log::run(&data, args, &mut output).await,
+            Command::Show(args) => show::run(&data, args, &mut output).await,
+            Command::Reconcile(args) => reconcile::run(&data, args, &mut output).await,
+            Command::Replay(args) => replay::run(&data, args, &mut output).await,
             Command::Timeline(args) => timeline::run(&data, args, &mut output).await,
             Command::Verify(args) => match &args.bundle {
                 Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &mut output),
                 None => verify::run(&data, args.key.as_deref(), &mut output).await,
             },
             Command::Export(args) => bundle::export(&data, args, &mut output).await,
-            Command::Import(args) => bundle::import(&data, args, &mut output).await,
+            Command::Import(args) => match &args.bundle {
+                Some(bundle) => bundle::import(&data, bundle, args.yes, &mut output).await,
+                None => foreign::run(&data, args, &mut output).await,
+            },
             Command::ProveOnce(args) => prove_once::run(&data, args, &mut output).await,
             Command::Attest(args) => attest::run(&data, args, &mut output).await,
             Command::Redact(args) => redact::run(&data, args, &mut output).await,

@@ -7,6 +7,7 @@
 use crate::Verdict;
 use crate::cli::ProveOnceArgs;
 use crate::failure::Failure;
+use crate::journal::{self, JournalFile, JournalRow};
 use crate::output::{Output, escaped, say};
 use crate::store::Source;
 use devmind_domain::ErrorCode;
@@ -14,9 +15,6 @@ use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent, StreamId}
 use devmind_domain::tool_call::{Decision, ResultStatus, Target, ToolCallEvent};
 use devmind_ledger::proof::Prover;
 use serde_json::{Value, json};
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Connection, Row};
-use std::path::Path;
 use std::sync::Arc;
 
 /// What the two sides prove together.
@@ -29,7 +27,7 @@ pub(crate) enum Conclusion {
 }
 
 impl Conclusion {
-    const fn words(self) -> &'static str {
+    pub const fn words(self) -> &'static str {
         match self {
             Self::ExecutedOnce => "executed once",
             Self::NeverExecuted => "never executed",
@@ -49,18 +47,23 @@ impl Conclusion {
 
 /// What the server's log says.
 #[derive(Debug, Default)]
-struct Server {
-    call_hash: String,
-    on_device: bool,
-    dispatched: u32,
-    denied: bool,
-    result: Option<(ResultStatus, Option<String>)>,
-    results: u32,
-    journal_id: Option<String>,
+pub(crate) struct Server {
+    pub call_hash: String,
+    pub on_device: bool,
+    pub dispatched: u32,
+    pub denied: bool,
+    pub result: Option<(ResultStatus, Option<String>)>,
+    pub results: u32,
+    pub journal_id: Option<String>,
 }
 
 impl Server {
-    fn see(&mut self, event: &ToolCallEvent) {
+    /// Whether the log has its result.
+    pub fn has_result(&self) -> bool {
+        self.results > 0
+    }
+
+    pub fn see(&mut self, event: &ToolCallEvent) {
         match event {
             ToolCallEvent::ToolCallRequested(e) => {
                 self.call_hash = e.call_hash.clone();
@@ -84,25 +87,15 @@ impl Server {
     }
 }
 
-/// What the device's journal says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Device {
-    call_hash: String,
-    phase: String,
-    status: Option<String>,
-    output_sha256: Option<String>,
-    started: bool,
-}
-
 /// What the device's side is known to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Journal {
+pub(crate) enum Journal {
     NotGiven,
     /// The journal is another one than the call was sent to.
     Foreign(String),
     /// It has no row: the call was never accepted there.
     Unheard,
-    Row(Device),
+    Row(JournalRow),
 }
 
 pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output) -> Result<Verdict, Failure> {
@@ -123,7 +116,7 @@ pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output)
     }
     let journal = match &args.journal {
         None => Journal::NotGiven,
-        Some(file) => look(file, &args.tool_call, &server).await?,
+        Some(file) => side_of(&journal::read(file).await?, &args.tool_call, &server),
     };
     let (conclusion, why) = conclude(&server, &journal);
     let head = reader.head().await?;
@@ -136,41 +129,16 @@ pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output)
     Ok(conclusion.verdict())
 }
 
-/// The call's row, read-only, also while the device runs.
-async fn look(file: &Path, id: &str, server: &Server) -> Result<Journal, Failure> {
-    let failed = |error: sqlx::Error| {
-        Failure::new(ErrorCode::IoError, format!("the journal {} cannot be read: {error}", file.display()))
-            .with_hint("it is journal.sqlite in the device's state folder")
-    };
-    let options = SqliteConnectOptions::new().filename(file).read_only(true);
-    let mut connection = options.connect().await.map_err(failed)?;
-    let own: String =
-        sqlx::query_scalar("SELECT journal_id FROM journal").fetch_one(&mut connection).await.map_err(failed)?;
-    if server.journal_id.as_ref().is_some_and(|asked| *asked != own) {
-        return Ok(Journal::Foreign(own));
+/// What a journal says of a call.
+pub(crate) fn side_of(journal: &JournalFile, id: &str, server: &Server) -> Journal {
+    if server.journal_id.as_ref().is_some_and(|asked| *asked != journal.id) {
+        return Journal::Foreign(journal.id.clone());
     }
-    let row =
-        sqlx::query("SELECT call_hash, phase, status, output_sha256, started_at FROM calls WHERE tool_call_id = ?")
-            .bind(id)
-            .fetch_optional(&mut connection)
-            .await
-            .map_err(failed)?;
-    let read = |row: sqlx::sqlite::SqliteRow| -> Result<Device, sqlx::Error> {
-        Ok(Device {
-            call_hash: row.try_get(0)?,
-            phase: row.try_get(1)?,
-            status: row.try_get(2)?,
-            output_sha256: row.try_get(3)?,
-            started: row.try_get::<Option<i64>, _>(4)?.is_some(),
-        })
-    };
-    let row = row.map(read).transpose().map_err(failed)?;
-    connection.close().await.map_err(failed)?;
-    Ok(row.map_or(Journal::Unheard, Journal::Row))
+    journal.rows.get(id).map_or(Journal::Unheard, |row| Journal::Row(row.clone()))
 }
 
 /// The two sides joined. Pure, so that every pair can be tested.
-fn conclude(server: &Server, journal: &Journal) -> (Conclusion, String) {
+pub(crate) fn conclude(server: &Server, journal: &Journal) -> (Conclusion, String) {
     use Conclusion::{Conflict, ExecutedOnce, NeverExecuted, Unknown};
     let say = |conclusion, why: &str| (conclusion, why.to_owned());
     if server.results > 1 {
@@ -293,12 +261,15 @@ mod tests {
     }
 
     fn row(phase: &str, status: Option<&str>, started: bool) -> Journal {
-        Journal::Row(Device {
+        Journal::Row(JournalRow {
             call_hash: "h".into(),
             phase: phase.into(),
             status: status.map(str::to_owned),
             output_sha256: Some("out".into()),
             started,
+            delivery: "open".into(),
+            delivery_note: None,
+            server_id: "s".into(),
         })
     }
 

@@ -129,3 +129,35 @@ async fn the_exit_status_of_prove_once_says_what_became_of_the_call() {
     let unknown = data.run(&["prove-once", "--tool-call", "g:other"]).await;
     assert_eq!((unknown.status, code_of(&unknown)), (1, "NOT_FOUND"), "{unknown:?}");
 }
+
+#[tokio::test]
+async fn a_log_of_a_cqrs_es_store_is_imported_on_demand_and_events_of_other_programs_only_when_they_are_to_be_kept() {
+    let data = Data::empty();
+    let file = data.path().join("theirs.sqlite");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&file).create_if_missing(true);
+    let mut sql = sqlx::ConnectOptions::connect(&options).await.expect("connected");
+    let rows = "CREATE TABLE journal (aggregate_type text, aggregate_id text, sequence integer, event_type text, \
+         event_version text, payload text, metadata text); INSERT INTO journal VALUES \
+         ('node', 'n', 1, 'NodeStarted', '1', '{\"NodeStarted\":{\"node_id\":\"n\",\"epoch\":1,\"version\":\"1\"}}', '{}'), \
+         ('account', 'a', 1, 'Closed', '1.0', '\"Closed\"', '{\"mood\":\"good\"}')";
+    sqlx::raw_sql(rows).execute(&mut sql).await.expect("written");
+    sqlx::Connection::close(sql).await.expect("closed");
+    let order = ["import", "--from-cqrs", file.to_str().expect("a plain path"), "--table", "journal"];
+    let with = |more: &'static [&'static str]| [order.as_slice(), more].concat();
+
+    let refused = data.run(&with(&["--yes"])).await;
+    assert_eq!((refused.status, code_of(&refused)), (1, "VALIDATION_FAILED"), "{refused:?}");
+    assert!(refused.stdout.contains("account / Closed"), "{refused:?}");
+    assert_eq!(data.run(&with(&["--keep-unknown"])).await.status, 1, "only checked");
+    assert!(!data.path().join("ledger.sqlite").exists(), "nothing is made without --yes");
+    for resumed in [0, 2] {
+        let ran = data.run(&[&["--json"], with(&["--keep-unknown", "--yes"]).as_slice()].concat()).await;
+        assert_eq!(ran.status, 0, "{ran:?}");
+        let told = json_of(&ran);
+        assert_eq!((&told["imported"]["position"], &told["imported"]["resumed"]), (&2.into(), &resumed.into()));
+        assert_eq!(told["unknown_events"], 1);
+    }
+    let verified = data.run(&["verify"]).await;
+    assert_eq!(verified.status, 0, "{verified:?}");
+    assert!(verified.stdout.contains("note: event 2"), "{verified:?}");
+}

@@ -1,5 +1,6 @@
 //! After a crash: nothing runs for ever, what can go on goes on, and who was replaced writes nothing.
 
+use devmind_domain::agent::{assemble, context_hash};
 use devmind_domain::conversation::{Claim, Conversation, ConversationCommand, ConversationError, RunCancelReason};
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::*;
@@ -250,7 +251,7 @@ async fn a_run_that_was_finished_in_its_thread_when_the_server_died_is_settled_a
     let metadata = Metadata::new(Actor::server(&claim.node_id), claim.node_id.clone())
         .run(&run_id)
         .conversation(&asked.conversation_id.as_str().into());
-    let claimed = ConversationCommand::ClaimRun { run_id: run_id.clone(), claim, context_hash: "0".repeat(64) };
+    let claimed = ConversationCommand::ClaimRun { run_id: run_id.clone(), claim, context_hash: hash_of("go") };
     execute::<Conversation>(&ledger, &asked.conversation_id, &metadata, claimed, None).await.unwrap();
     let thread = agui::text(&prepared, "graph_thread_id");
     for command in answered(&asked, &run_id) {
@@ -270,6 +271,11 @@ async fn a_run_that_was_finished_in_its_thread_when_the_server_died_is_settled_a
     server.finish().await;
 }
 
+/// What the model is asked first about a conversation's first question.
+fn hash_of(question: &str) -> String {
+    context_hash(&assemble(&[], question))
+}
+
 fn answered(asked: &Asked, run_id: &RunId) -> [ThreadCommand; 3] {
     let started = ThreadStarted {
         conversation_id: asked.conversation_id.as_str().into(),
@@ -283,7 +289,7 @@ fn answered(asked: &Asked, run_id: &RunId) -> [ThreadCommand; 3] {
         provider: "p".to_owned(),
         model: "m".to_owned(),
         parameters: json!({}),
-        request_hash: "0".repeat(64),
+        request_hash: hash_of("go"),
         tools_hash: "0".repeat(64),
     };
     let responded = ModelResponded {

@@ -106,6 +106,7 @@ fn cases(own: &Anns) -> Vec<Case> {
         list("get /api/ledger/events"),
         read("get /api/ledger/events", format!("conversation_id={conversation}")),
         read("get /api/ledger/events", format!("run_id={}", answered.run_id)),
+        read("get /api/ledger/state", format!("conversation_id={conversation}&at={position}")),
         list("get /api/ledger/checkpoint"),
         Case { query: "from=1".to_owned(), ..list("get /api/ledger/consistency") },
         read("get /api/ledger/proof", format!("position={position}")),
@@ -249,6 +250,7 @@ async fn what_an_auditor_or_an_operator_reads_of_others_is_in_the_ledger_and_wha
         (format!("/api/tool-calls?tool_call_id={call_id}"), "tool_calls"),
         (format!("/api/runs/events?run_id={}", asked.run_id), "run_events"),
         (format!("/api/ledger/events?run_id={}", asked.run_id), "ledger_events"),
+        (format!("/api/ledger/state?conversation_id={conversation}"), "ledger_state"),
         (format!("/api/ledger/proof?position={position}"), "ledger_proof"),
     ] {
         for (client, by, role) in [(&auditor, "carol", "auditor"), (&operator, "olga", "operator")] {
@@ -266,7 +268,7 @@ async fn what_an_auditor_or_an_operator_reads_of_others_is_in_the_ledger_and_wha
     assert_eq!((read.payload["by"].as_str(), read.stream_id.starts_with("ann/")), (Some("carol"), true), "{read}");
     // The owner sees who read, where the log is read.
     let page = ann.get(&format!("/api/ledger/events?conversation_id={conversation}&type=ConversationRead")).await.ok();
-    assert_eq!(page["events"].as_array().unwrap().len(), 16);
+    assert_eq!(page["events"].as_array().unwrap().len(), 18);
     device.close().await;
     server.finish().await;
 }

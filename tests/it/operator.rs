@@ -87,3 +87,85 @@ async fn a_folder_without_a_ledger_and_a_run_that_nobody_made_are_refused_and_no
     replay(&data, &["timeline", "--run", "none"]).await.assert_refused("RUN_NOT_FOUND");
     server.finish().await;
 }
+
+#[tokio::test]
+async fn the_state_at_an_earlier_position_is_what_the_server_showed_then_in_the_api_and_in_the_tool() {
+    let server = ServerProcess::start(&[]).await;
+    let ann = server.client("ann");
+    let (asked, _) = ann.converse(&Question::new("add 1 and 2")).await;
+    let then = server.log().await.head().await;
+    let (turns, call) = (ann.turns(&asked.conversation_id).await, ann.tool_call(&asked).await);
+    ann.converse(&Question::new("add 3 and 4").within(&asked.conversation_id)).await;
+
+    let path = format!("/api/ledger/state?conversation_id={}", asked.conversation_id);
+    let now = ann.get(&path).await.ok();
+    assert_eq!(now["turns"].as_array().map(Vec::len), Some(2));
+    let was = ann.get(&format!("{path}&at={then}")).await.ok();
+    assert_eq!(was["turns"], serde_json::to_value(&turns).unwrap());
+    assert_eq!(was["tool_calls"][0], call);
+    let event = ann.get(&format!("/api/ledger/events?after={}&limit=1", then - 1)).await.ok();
+    let recorded_at = event["events"][0]["recorded_at"].as_str().unwrap();
+    assert_eq!(ann.get(&format!("{path}&at={recorded_at}")).await.ok(), was, "a time stands for its last event");
+    assert_eq!(ann.get(&format!("{path}&at=1")).await.status, 404, "it had not begun");
+    assert_eq!(ann.get(&format!("{path}&at=999999")).await.status, 404);
+    assert_eq!(ann.get(&format!("{path}&at=yesterday")).await.status, 422);
+
+    let data = server.data.clone();
+    let then = then.to_string();
+    let of = ["--conversation", asked.conversation_id.as_str()];
+    let shown = replay(&data, &["--json", "show", of[0], of[1], "--at", &then]).await;
+    assert_eq!(json_lines(&shown)[0]["state"], was);
+    let words = replay(&data, &["show", of[0], of[1], "--at", &then]).await;
+    assert!(words.stdout.contains("of ann") && words.stdout.contains("turn 1 completed"), "{words:#?}");
+    assert!(
+        words.stderr.contains(&format!("read at position {then}")) && !words.stdout.contains("turn 2"),
+        "{words:#?}"
+    );
+    let head = server.log().await.head().await.to_string();
+    let changed = replay(&data, &["show", of[0], of[1], "--diff", &then, &head]).await;
+    assert!(changed.stdout.contains(".question: (nothing) → \"add 3 and 4\""), "{changed:#?}");
+    let call_id = call["tool_call_id"].as_str().unwrap();
+    assert_eq!(json_lines(&replay(&data, &["--json", "show", "--tool-call", call_id]).await)[0]["state"], call);
+    let open = json_lines(&replay(&data, &["--json", "reconcile"]).await);
+    assert_eq!(open[0]["open"], serde_json::json!([]), "everything is final");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_replays_to_the_same_decisions_and_one_whose_recorded_answer_was_altered_to_the_first_difference() {
+    let server = ServerProcess::on_sqlite().await;
+    let (asked, _) = server.client("ann").converse(&Question::new("add 1 and 2")).await;
+    let data = server.data.clone();
+    let run = ["--json", "replay", "--run", asked.run_id.as_str()];
+    let same = json_lines(&replay(&data, &run).await);
+    assert_eq!(same[0]["run"]["outcome"], "same", "{same:#?}");
+    assert!(same[0]["run"]["decisions"].as_u64() >= Some(3), "{same:#?}");
+    for (with, replayed) in [
+        ("add=deny", "refused"),
+        ("add=ask", "refused"),
+        ("rounds=1", "MODEL_ROUND_LIMIT"),
+        ("calls=0", "TOOL_LIMIT_REACHED"),
+        ("model=another", "is not in the log"),
+        ("system=Be brief.", "with the messages"),
+    ] {
+        let told = json_lines(&replay(&data, &[run.as_slice(), &["--with", with]].concat()).await);
+        let told = &told[0]["run"];
+        assert_eq!(told["outcome"], "differs", "{with}: {told:#?}");
+        assert!(told["replay"].as_str().unwrap().contains(replayed), "{with}: {told:#?}");
+    }
+    replay(&data, &["replay", "--run", "none"]).await.assert_refused("RUN_NOT_FOUND");
+    let facts = data.log().await.all().await;
+    server.finish().await;
+
+    let position = facts.iter().find(|fact| fact.kind == "ToolCallRequested").unwrap().position;
+    data.change_ledger(
+        r#"DROP TRIGGER events_no_update;
+           UPDATE events SET payload = replace(payload, '\"a\":1', '\"a\":7') WHERE event_type = 'ModelResponded'"#,
+    )
+    .await;
+    let altered = replay(&data, &run).await;
+    assert_eq!(altered.code, Some(3), "{altered:#?}");
+    let told: Value = serde_json::from_str(altered.stdout.lines().next().unwrap()).unwrap();
+    assert_eq!((&told["run"]["outcome"], &told["run"]["position"]), (&"differs".into(), &position.into()), "{told:#?}");
+    assert!(told["run"]["replay"].as_str().unwrap().contains('7'), "{told:#?}");
+}

@@ -1,10 +1,11 @@
-//! Where a server keeps its log and views, and the two checks that hold after every test: the log verifies, and the views
-//! equal what the log gives.
+//! Where a server keeps its log and views, and the checks that hold after every test: the log verifies, the views
+//! equal what the log gives, and every run replays to the decisions that it took.
 
 use crate::log::Log;
 use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
 use devmind_ledger::verify::{Published, verify};
 use devmind_ledger::{LedgerReader, Place};
+use devmind_replay_tools::replay::{Outcome, Replayed, WhatIf, replay_all};
 use devmind_test_postgres::{Cluster, Database};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -123,16 +124,24 @@ impl Data {
         Log(LedgerReader::open(self.ledger_place()).await.expect("the log opens"))
     }
 
-    /// Fails unless the log verifies and the views equal their rebuild.
+    /// Fails unless the log verifies, the views equal their rebuild, and the runs replay to the same decisions.
     pub async fn check(&self) {
         check(&self.views_place(), &self.log().await.0).await;
     }
 }
 
-/// Fails unless the log verifies and the views equal their rebuild.
+/// Fails unless the log verifies, the views equal their rebuild, and the runs replay to the same decisions.
 pub async fn check(views: &Place, reader: &LedgerReader) {
     let report = verify(reader, Published::default(), |_, _| {}).await.expect("the log can be verified");
     assert!(report.is_sound(), "the log does not verify: {:#?}", report.findings);
     let report = devmind_projections::check(views, reader, |_, _| {}).await.expect("the views can be checked");
     assert!(report.is_equal(), "the views differ from what the log gives:\n{report}");
+    let mut differing = Vec::new();
+    let each = |replayed: Replayed| {
+        if matches!(replayed.outcome, Outcome::Differs(_)) {
+            differing.push(replayed);
+        }
+    };
+    replay_all(reader, &WhatIf::default(), each).await.expect("the runs can be replayed");
+    assert!(differing.is_empty(), "runs replay to other decisions: {differing:#?}");
 }

@@ -17,6 +17,7 @@ use devmind_domain::event::{AggregateType, RecordedEvent, StreamId};
 use devmind_domain::ids::ConversationId;
 use devmind_domain::json::MAX_SAFE_INTEGER;
 use devmind_ledger::{EventFilter, load};
+use devmind_projections::{ConversationState, conversation_at};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::{BTreeSet, HashMap};
@@ -174,6 +175,55 @@ pub async fn events(State(app): State<Arc<App>>, caller: Caller, Query(which): Q
     record(&app, &caller, view.shown, "ledger_events").await?;
     let next_after = if at_head { after.max(position) } else { after };
     Ok(Json(Page { events: rows, next_after, at_head, position }))
+}
+
+/// A conversation, and when.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct AsOf {
+    /// The conversation.
+    conversation_id: ClientId,
+    /// A position of the log, or a time of RFC 3339, which stands for the last event recorded until then; absent: now.
+    #[param(max_length = 40)]
+    at: Option<String>,
+}
+
+refusals!(StateRefusals: PERSONAL, QUERY; Forbidden, ConversationNotFound, NotFound);
+
+/// A conversation with its tool calls as it was: nothing later shows, nothing is changed.
+#[utoipa::path(get, path = "/api/ledger/state", tag = "ledger", operation_id = "get_state",
+    params(AsOf), responses((status = 200, body = ConversationState), StateRefusals))]
+pub async fn state(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(query): Query<AsOf>,
+) -> ApiResult<Json<ConversationState>> {
+    let head = app.caught_up(&["conversation"]).await?;
+    let id: ConversationId = query.conversation_id.id();
+    check_conversation(&app, &caller, &id).await?;
+    let reader = app.ledger.reader();
+    let position = match query.at.as_deref() {
+        None => head,
+        Some(text) => match (text.parse::<u64>(), Timestamp::parse(text)) {
+            (Ok(position), _) if position > head => {
+                return Err(ApiError::new(ErrorCode::NotFound, format!("the log has no event {position} yet")));
+            }
+            (Ok(position), _) => position,
+            (Err(_), Ok(moment)) => reader.position_at(moment).await?,
+            (Err(_), Err(_)) => {
+                return Err(ApiError::field("at", "must be a position, or a time like 2026-01-31T03:00:00Z"));
+            }
+        },
+    };
+    let state = conversation_at(reader, &id, position).await?;
+    let state = state.ok_or_else(|| {
+        ApiError::new(ErrorCode::NotFound, format!("up to position {position} the conversation had not begun"))
+    })?;
+    if state.user_id != caller.user_id {
+        record(&app, &caller, [Subject::Conversation(id)], "ledger_state").await?;
+    }
+    Ok(Json(state))
 }
 
 /// One event that the caller may read, which is recorded where it is not theirs.

@@ -66,6 +66,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(devices::ticket))
         .routes(routes!(dev::call_tool))
         .routes(routes!(ledger::events))
+        .routes(routes!(ledger::state))
         .routes(routes!(proofs::checkpoint))
         .routes(routes!(proofs::inclusion))
         .routes(routes!(proofs::consistency))

@@ -8,6 +8,7 @@ mod cqrs;
 mod doubt;
 mod execute;
 mod follow;
+mod foreign;
 mod idempotency;
 mod kill;
 mod open;

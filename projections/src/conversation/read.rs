@@ -61,6 +61,20 @@ impl Views {
         Ok(owner.map(|row| Columns(&row).text("user_id")).transpose()?)
     }
 
+    /// A conversation's owner, title, and whether it was deleted.
+    pub(crate) async fn conversation_row(
+        &self,
+        id: &ConversationId,
+    ) -> Result<Option<(UserId, String, bool)>, ViewError> {
+        let sql = "SELECT user_id, title, deleted FROM conversations WHERE conversation_id = $1";
+        let found = self.read_pool().row(sql, &values![id.as_str()]).await?;
+        let read = |row: Row| {
+            let row = Columns(&row);
+            Ok((row.text("user_id")?, row.text("title")?, row.truth("deleted")?))
+        };
+        found.map(read).transpose()
+    }
+
     /// A conversation's turns in order, at most the newest [`MAX_LISTED_TURNS`]. Ownership is the caller's to check.
     ///
     /// # Errors

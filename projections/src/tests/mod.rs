@@ -1,6 +1,7 @@
 //! What holds whatever the projections are: the runner, the file, rebuild and check.
 
 mod file;
+mod past;
 mod random;
 mod rebuild;
 mod runner;

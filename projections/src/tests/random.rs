@@ -94,7 +94,7 @@ fn fact(n: &mut Numbers) -> Fact {
     }
 }
 
-fn history(seed: u64, length: usize) -> Vec<Fact> {
+pub(super) fn history(seed: u64, length: usize) -> Vec<Fact> {
     let mut numbers = Numbers(seed);
     (0..length).map(|_| fact(&mut numbers)).collect()
 }

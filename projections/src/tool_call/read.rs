@@ -43,6 +43,37 @@ impl Views {
         }
         calls.iter().rev().map(|row| call(row, &mut of_call)).collect()
     }
+
+    /// The calls whose outcome can still change, oldest first, each with the open approval that it waits for.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn unsettled_tool_calls(&self) -> Result<Vec<(ToolCallRow, Option<OpenApproval>)>, ViewError> {
+        let calls = "SELECT c.*, i.interrupt_id AS open_interrupt_id, i.expires_at AS open_expires_at FROM tool_calls c \
+             LEFT JOIN interrupts i ON i.tool_call_id = c.tool_call_id AND i.status = 'open' \
+             WHERE c.settled_at IS NULL ORDER BY c.requested_position, c.tool_call_id";
+        let attempts = "SELECT * FROM tool_attempts WHERE tool_call_id IN \
+             (SELECT tool_call_id FROM tool_calls WHERE settled_at IS NULL) ORDER BY tool_call_id, attempt_no";
+        let mut at_once = self.read_pool().at_once().await?;
+        let calls = at_once.rows(calls, &[]).await?;
+        let attempts = at_once.rows(attempts, &[]).await?;
+        at_once.commit().await?;
+        let mut of_call: HashMap<ToolCallId, Vec<ToolAttemptRow>> = HashMap::new();
+        for row in &attempts {
+            of_call.entry(Columns(row).text("tool_call_id")?).or_default().push(attempt(&Columns(row))?);
+        }
+        let read = |row: &Row| {
+            let columns = Columns(row);
+            let approval = match columns.maybe_text("open_interrupt_id")? {
+                Some(interrupt_id) => {
+                    Some(OpenApproval { interrupt_id, expires_at: columns.maybe_moment("open_expires_at")? })
+                }
+                None => None,
+            };
+            Ok((call(row, &mut of_call)?, approval))
+        };
+        calls.iter().map(read).collect()
+    }
 }
 
 fn call(row: &Row, attempts: &mut HashMap<ToolCallId, Vec<ToolAttemptRow>>) -> Result<ToolCallRow, ViewError> {

@@ -127,3 +127,12 @@ pub struct ToolAttemptRow {
     /// When its wait ended.
     pub ended_at: Option<Timestamp>,
 }
+
+/// The question to a person that a call waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OpenApproval {
+    /// The interrupt.
+    pub interrupt_id: InterruptId,
+    /// When silence ends it.
+    pub expires_at: Option<Timestamp>,
+}

@@ -1,0 +1,357 @@
+//! The loop over a record: models, tools and people answer what the log says they answered. Where the loop asks
+//! for anything else, it is left with the difference.
+
+use super::Difference;
+use super::record::{Record, readable};
+use super::what_if::{ToolPolicy, WhatIf};
+use devmind_domain::agent::{AgentEnd, AgentPorts, Approvals, Message, Permission, PlannedCall, context_hash, prompt};
+use devmind_domain::conversation::ConversationEvent;
+use devmind_domain::event::{AggregateType, DomainEvent, StreamId};
+use devmind_domain::ids::ToolCallId;
+use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
+use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
+use devmind_domain::tools::{Admission, ToolOutcome, admit, catalogue};
+use devmind_domain::{Decider, ErrorCode};
+use devmind_ledger::{LedgerError, LedgerReader};
+
+/// Why the loop was left.
+pub(super) enum Halt {
+    /// The log has no more, and need not: the run was cut off there.
+    Cut,
+    Differs(Difference),
+    Unreadable(String),
+    Ledger(LedgerError),
+}
+
+impl From<LedgerError> for Halt {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+pub(super) struct Ports<'a> {
+    pub reader: &'a LedgerReader,
+    pub record: Record,
+    pub what_if: &'a WhatIf,
+    /// Decisions that were the same.
+    pub decisions: u32,
+}
+
+impl Ports<'_> {
+    /// Whether the loop ended as the log says.
+    pub fn check_end(&self, end: &AgentEnd) -> Result<(), Halt> {
+        if let Some((position, fact)) = self.record.facts.front()
+            && !self.record.was_cut()
+        {
+            return Err(differs(*position, name_of_end(end), name_of(fact)));
+        }
+        let Some((position, recorded)) = &self.record.end else { return Ok(()) };
+        let same = match (end, recorded) {
+            (AgentEnd::Answered { message_id, answer }, ConversationEvent::RunSucceeded(e)) => {
+                e.message_id == *message_id && e.answer == *answer
+            }
+            (AgentEnd::Interrupted, ConversationEvent::RunInterrupted(_)) => true,
+            (AgentEnd::Failed { code, .. }, ConversationEvent::RunFailed(e)) => e.error_code == *code,
+            (AgentEnd::Answered { .. } | AgentEnd::Interrupted | AgentEnd::Failed { .. }, _) => false,
+        };
+        // Who stops a run, or the machine that dies, may come between the last decision and its record.
+        if same || self.record.was_cut() {
+            return Ok(());
+        }
+        Err(differs(*position, name_of_end(end), name_of_recorded(recorded)))
+    }
+
+    fn missing(&self, looped: impl Into<String>) -> Halt {
+        if self.record.was_cut() {
+            return Halt::Cut;
+        }
+        let log = self.record.end.as_ref().map_or("nothing", |(_, event)| name_of_recorded(event));
+        differs(self.record.end.as_ref().map_or(0, |(position, _)| *position), looped, format!("the end: {log}"))
+    }
+
+    /// The messages that the model would be asked with.
+    fn messages(&self) -> Vec<Message> {
+        let mut messages = prompt(&self.record.context, &self.record.thread);
+        if let (Some(system), Some(Message::System { content })) = (&self.what_if.system, messages.first_mut()) {
+            content.clone_from(system);
+        }
+        messages
+    }
+
+    fn take(&mut self) -> Option<(u64, ThreadEvent)> {
+        self.record.facts.pop_front()
+    }
+
+    async fn run_tool(&mut self, planned: &PlannedCall) -> Result<(), Halt> {
+        let planned = self.with_policy(planned);
+        let admission = admit(catalogue(), &planned.call, planned.over_limit);
+        let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
+        let refusal = refusal(&admission, &planned.permission, self.what_if.tools.get(&admission.tool));
+        let call = RecordedCall::read(self.reader, &id, self.record.until()).await?;
+        call.compare(&admission, refusal.as_ref(), self.record.claimed_at)?;
+        let Some((position, fact)) = self.take() else {
+            return Err(self.missing(format!("a result of {id}")));
+        };
+        let ThreadEvent::ToolResultObserved(observed) = fact else {
+            return Err(differs(position, format!("a result of {id}"), name_of(&fact)));
+        };
+        if observed.tool_call_id != id {
+            let log = format!("a result of {}", observed.tool_call_id);
+            return Err(differs(position, format!("a result of {id}"), log));
+        }
+        if call.is_empty() && !self.record.was_cut() {
+            return Err(differs(position, format!("{} {id} is begun", admission.tool), "no call of this id"));
+        }
+        call.compare_result(&admission, refusal.as_ref(), &observed, position, self.record.was_cut())?;
+        self.record.thread.evolve(&observed.into());
+        self.decisions += 1;
+        Ok(())
+    }
+
+    /// The call as it would be planned.
+    fn with_policy(&self, planned: &PlannedCall) -> PlannedCall {
+        let mut planned = planned.clone();
+        if let Some(most) = self.what_if.calls {
+            let exchanges = &self.record.thread.exchanges;
+            let earlier: usize = exchanges.iter().rev().skip(1).map(|exchange| exchange.calls.len()).sum();
+            let own = exchanges.last().and_then(|last| last.calls.iter().position(|call| call.id == planned.call.id));
+            planned.over_limit |= earlier + own.unwrap_or(0) >= most as usize;
+        }
+        let tool = admit(catalogue(), &planned.call, planned.over_limit).tool;
+        match self.what_if.tools.get(&tool) {
+            Some(ToolPolicy::Allow) => planned.permission = Permission::NotNeeded,
+            Some(ToolPolicy::Ask) if planned.permission == Permission::NotNeeded => {
+                planned.permission = Permission::Undecided;
+            }
+            Some(ToolPolicy::Ask | ToolPolicy::Deny) | None => {}
+        }
+        planned
+    }
+}
+
+impl AgentPorts for Ports<'_> {
+    type Halt = Halt;
+
+    fn thread(&self) -> &Thread {
+        &self.record.thread
+    }
+
+    fn approvals(&self) -> &Approvals {
+        &self.record.approvals
+    }
+
+    async fn call_model(&mut self, round: u32) -> Result<(), Halt> {
+        let looped = format!("the model is asked, round {round}");
+        let Some((position, fact)) = self.take() else { return Err(self.missing(looped)) };
+        let ThreadEvent::ModelRequested(asked) = &fact else { return Err(differs(position, looped, name_of(&fact))) };
+        if self.what_if.rounds.is_some_and(|most| round > most) {
+            let code = ErrorCode::ModelRoundLimit;
+            return Err(differs(position, format!("the run fails with {code}"), format!("round {round} is asked")));
+        }
+        if let Some(model) = self.what_if.model.as_ref().filter(|model| **model != asked.model) {
+            let looped = format!("the model {model} is asked: its answer is not in the log");
+            return Err(differs(position, looped, format!("the model {} was asked", asked.model)));
+        }
+        let hash = context_hash(&self.messages());
+        if (asked.round, &asked.request_hash) != (round, &hash) {
+            let looped = format!("{looped}, with the messages {hash}");
+            let log = format!("round {} with the messages {}", asked.round, asked.request_hash);
+            return Err(differs(position, looped, log));
+        }
+        self.decisions += 1;
+        self.record.thread.evolve(&fact);
+        loop {
+            let Some((position, fact)) = self.take() else { return Err(self.missing("an answer of the model")) };
+            match &fact {
+                ThreadEvent::AnswerProgressed(_) => self.record.thread.evolve(&fact),
+                ThreadEvent::ModelResponded(answer) => {
+                    let decided = self.record.thread.decide(ThreadCommand::RecordResponse(answer.clone()));
+                    if decided.as_deref() != Ok(std::slice::from_ref(&fact)) {
+                        return Err(differs(position, "the answer is recorded otherwise", name_of(&fact)));
+                    }
+                    self.record.thread.evolve(&fact);
+                    return Ok(());
+                }
+                ThreadEvent::ModelFailed(_) => {
+                    self.record.thread.evolve(&fact);
+                    return Ok(());
+                }
+                ThreadEvent::ThreadStarted(_) | ThreadEvent::ModelRequested(_) | ThreadEvent::ToolResultObserved(_) => {
+                    return Err(differs(position, "an answer of the model", name_of(&fact)));
+                }
+            }
+        }
+    }
+
+    async fn run_tools(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+        for planned in &calls {
+            self.run_tool(planned).await?;
+        }
+        Ok(())
+    }
+
+    async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+        for planned in &calls {
+            let admission = admit(catalogue(), &planned.call, planned.over_limit);
+            let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
+            let raised = self.record.raised.iter().find(|(_, call, _)| call == id.as_str());
+            let Some((position, _, hash)) = raised else {
+                return Err(self.missing(format!("a person is asked about {} {id}", admission.tool)));
+            };
+            let asked = format!("a person is asked about {} {id}", admission.tool);
+            if *hash != admission.call_hash {
+                let looped = format!("{asked}, hash {}", admission.call_hash);
+                return Err(differs(*position, looped, format!("a person was asked about the hash {hash}")));
+            }
+            match self.what_if.tools.get(&admission.tool) {
+                Some(ToolPolicy::Allow) => return Err(differs(*position, format!("{id} is carried out"), asked)),
+                Some(ToolPolicy::Deny) => return Err(differs(*position, format!("{id} is refused"), asked)),
+                Some(ToolPolicy::Ask) | None => self.decisions += 1,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a call must not be carried out: the stage and the error, as the server decides it.
+fn refusal(
+    admission: &Admission,
+    permission: &Permission,
+    policy: Option<&ToolPolicy>,
+) -> Option<(&'static str, ToolError)> {
+    if let Some(refusal) = &admission.refusal {
+        return Some(refusal.clone());
+    }
+    let code = match permission {
+        _ if policy == Some(&ToolPolicy::Deny) => ErrorCode::ApprovalRejected,
+        Permission::NotNeeded | Permission::Allowed(_) => return None,
+        Permission::Undecided => ErrorCode::ApprovalRequired,
+        Permission::Rejected(_) => ErrorCode::ApprovalRejected,
+        Permission::Expired => ErrorCode::ApprovalExpired,
+        Permission::Cancelled => ErrorCode::ApprovalCancelled,
+    };
+    Some(("approval", ToolError { code: code.as_str().to_owned(), message: code.help().to_owned() }))
+}
+
+/// A tool call as the log has it.
+struct RecordedCall(Vec<(u64, ToolCallEvent)>);
+
+/// The stages that the loop itself decides; others speak of devices and processes.
+const PURE_STAGES: [&str; 5] = ["parse", "resolve", "validate", "limit", "approval"];
+
+impl RecordedCall {
+    async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
+        let mut events = Vec::new();
+        for event in reader.read_stream(&StreamId::new(AggregateType::ToolCall, id.as_str()), 0).await? {
+            match readable(&event).map_err(Halt::Unreadable)? {
+                DomainEvent::ToolCall(decoded) if event.position < until => events.push((event.position, decoded)),
+                _ => {}
+            }
+        }
+        Ok(Self(events))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the same was asked for and the same was decided about it.
+    fn compare(
+        &self,
+        admission: &Admission,
+        refusal: Option<&(&'static str, ToolError)>,
+        claimed_at: u64,
+    ) -> Result<(), Halt> {
+        for (position, event) in &self.0 {
+            match event {
+                ToolCallEvent::ToolCallRequested(e)
+                    if (&e.tool, &e.tool_version, &e.call_hash, e.target)
+                        != (&admission.tool, &admission.version, &admission.call_hash, admission.target) =>
+                {
+                    let looped = format!("{} with {}", admission.tool, admission.arguments);
+                    return Err(differs(*position, looped, format!("{} with {}", e.tool, e.arguments)));
+                }
+                ToolCallEvent::ToolCallDecided(e) if *position > claimed_at => compare_decision(*position, e, refusal)?,
+                ToolCallEvent::ToolDispatched(_) if *position > claimed_at => {
+                    if let Some((stage, error)) = refusal {
+                        let looped = format!("{} is refused at {stage} with {}", admission.tool, error.code);
+                        return Err(differs(*position, looped, format!("{} was carried out", admission.tool)));
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the model was told what came of the call.
+    fn compare_result(
+        &self,
+        admission: &Admission,
+        refusal: Option<&(&'static str, ToolError)>,
+        observed: &ToolResultObserved,
+        position: u64,
+        cut: bool,
+    ) -> Result<(), Halt> {
+        let recorded = self.0.iter().find_map(|(_, event)| match event {
+            ToolCallEvent::ToolResultRecorded(recorded) => Some(recorded),
+            _ => None,
+        });
+        let expected = match (refusal, recorded) {
+            (Some((_, error)), _) => ToolOutcome { result: Err(error.clone()) },
+            (None, Some(recorded)) if observed.ok => ToolOutcome::of(recorded),
+            (None, None) if observed.ok => {
+                return Err(differs(position, "no result of the call", "the model was told a success"));
+            }
+            // That a device was away or a wait was over is what the loop was given.
+            (None, _) => return Ok(()),
+        };
+        let told = expected.content(&admission.tool);
+        // A run that was cut off has stand-ins instead.
+        if told == observed.content || (cut && !observed.ok) {
+            return Ok(());
+        }
+        Err(differs(position, format!("the model is told {told}"), format!("it was told {}", observed.content)))
+    }
+}
+
+fn compare_decision(
+    position: u64,
+    decided: &ToolCallDecided,
+    refusal: Option<&(&'static str, ToolError)>,
+) -> Result<(), Halt> {
+    if !PURE_STAGES.contains(&decided.stage.as_str()) {
+        return Ok(());
+    }
+    let log = |words: &str| format!("{words} at {} with {}", decided.stage, decided.code);
+    match (decided.decision, refusal) {
+        (Decision::Deny, None) => Err(differs(position, "the call is carried out", log("it was refused"))),
+        (Decision::Deny, Some((stage, error))) if (*stage, &error.code) != (decided.stage.as_str(), &decided.code) => {
+            Err(differs(position, format!("it is refused at {stage} with {}", error.code), log("it was refused")))
+        }
+        (Decision::Allow, Some((stage, error))) => {
+            Err(differs(position, format!("it is refused at {stage} with {}", error.code), log("it was allowed")))
+        }
+        (Decision::Deny | Decision::Allow | Decision::Ask, _) => Ok(()),
+    }
+}
+
+pub(super) fn differs(position: u64, looped: impl Into<String>, log: impl Into<String>) -> Halt {
+    Halt::Differs(Difference { position, replay: looped.into(), log: log.into() })
+}
+
+fn name_of(event: &ThreadEvent) -> &'static str {
+    devmind_domain::event::EventSet::type_name(event)
+}
+
+fn name_of_recorded(event: &ConversationEvent) -> &'static str {
+    devmind_domain::event::EventSet::type_name(event)
+}
+
+fn name_of_end(end: &AgentEnd) -> String {
+    match end {
+        AgentEnd::Answered { answer, .. } => format!("the run is answered: {answer}"),
+        AgentEnd::Interrupted => "the run waits for a person".to_owned(),
+        AgentEnd::Failed { code, .. } => format!("the run fails with {code}"),
+    }
+}

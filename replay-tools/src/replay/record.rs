@@ -1,0 +1,181 @@
+//! What the log has of one run: where the loop began, what it was given, and how the run ended.
+
+use super::history::History;
+use devmind_domain::agent::{Approvals, Message, assemble};
+use devmind_domain::conversation::{Conversation, ConversationEvent, RunFailed};
+use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent, StreamId};
+use devmind_domain::ids::{ConversationId, RunId, ThreadId};
+use devmind_domain::redaction::Redacted;
+use devmind_domain::thread::{Thread, ThreadEvent};
+use devmind_domain::{Decider, ErrorCode};
+use devmind_ledger::{EventFilter, LedgerError, LedgerReader};
+use std::collections::VecDeque;
+
+/// A claimed run.
+pub(super) struct Record {
+    pub thread_id: ThreadId,
+    pub claimed_at: u64,
+    /// The hash of the messages that the claim names.
+    pub context_hash: String,
+    pub context: Vec<Message>,
+    pub approvals: Approvals,
+    /// The thread when the run was claimed.
+    pub thread: Thread,
+    /// What the run recorded in its thread, with positions.
+    pub facts: VecDeque<(u64, ThreadEvent)>,
+    /// Interrupts that the run raised: position, call, hash.
+    pub raised: Vec<(u64, String, String)>,
+    pub end: Option<(u64, ConversationEvent)>,
+}
+
+/// Why there is nothing to replay.
+pub(super) enum Missing {
+    NoSuchRun,
+    NotClaimed,
+    Unreadable(String),
+}
+
+impl Record {
+    /// Where the log stops speaking of the run: its end, or everything.
+    pub fn until(&self) -> u64 {
+        self.end.as_ref().map_or(u64::MAX, |(position, _)| *position)
+    }
+
+    /// Whether the run was ended from outside of the loop, or has not ended: then the log may stop anywhere.
+    pub fn was_cut(&self) -> bool {
+        let outside = [ErrorCode::ShuttingDown, ErrorCode::ServerRestarted, ErrorCode::Internal];
+        match self.end.as_ref().map(|(_, event)| event) {
+            None | Some(ConversationEvent::RunCancelled(_)) => true,
+            Some(ConversationEvent::RunFailed(RunFailed { error_code, .. })) => {
+                outside.iter().any(|code| code.as_str() == error_code)
+            }
+            Some(_) => false,
+        }
+    }
+
+    pub async fn read(reader: &LedgerReader, run_id: &RunId) -> Result<Result<Self, Missing>, LedgerError> {
+        let Some(conversation) = conversation_of(reader, run_id).await? else { return Ok(Err(Missing::NoSuchRun)) };
+        let stream = StreamId::new(AggregateType::Conversation, conversation.as_str());
+        let mut before = Before::default();
+        let mut claim = None;
+        let (mut raised, mut end, mut prepared) = (Vec::new(), None, None);
+        for event in reader.read_stream(&stream, 0).await? {
+            let decoded = match readable(&event) {
+                Ok(DomainEvent::Conversation(decoded)) => decoded,
+                Ok(_) => continue,
+                Err(reason) => return Ok(Err(Missing::Unreadable(reason))),
+            };
+            if let ConversationEvent::RunPrepared(e) = &decoded
+                && e.run_id == *run_id
+            {
+                prepared = Some(e.clone());
+            }
+            if let ConversationEvent::RunClaimed(e) = &decoded
+                && e.run_id == *run_id
+            {
+                claim = Some((event.position, e.context_hash.clone()));
+            }
+            if let ConversationEvent::InterruptRaised(e) = &decoded
+                && e.run_id == *run_id
+            {
+                raised.push((event.position, e.tool_call_id.to_string(), e.arguments_hash.clone()));
+            }
+            if end.is_none() && ends(&decoded) == Some(run_id) {
+                end = Some((event.position, decoded.clone()));
+            }
+            if claim.is_none() {
+                before.see(&decoded);
+            }
+        }
+        let (Some((claimed_at, context_hash)), Some(prepared)) = (claim, prepared) else {
+            return Ok(Err(Missing::NotClaimed));
+        };
+        let Some((history, question)) = before.history.before(&prepared.turn_id) else {
+            return Ok(Err(Missing::Unreadable("its turn is not in the conversation".to_owned())));
+        };
+        let mut record = Self {
+            claimed_at,
+            context_hash,
+            context: assemble(&history, question),
+            approvals: Approvals::of(&before.conversation, &prepared.graph_thread_id),
+            thread_id: prepared.graph_thread_id,
+            thread: Thread::default(),
+            facts: VecDeque::new(),
+            raised,
+            end,
+        };
+        let stream = StreamId::new(AggregateType::Thread, record.thread_id.as_str());
+        for event in reader.read_stream(&stream, 0).await? {
+            let decoded = match readable(&event) {
+                Ok(DomainEvent::Thread(decoded)) => decoded,
+                Ok(_) => continue,
+                Err(reason) => return Ok(Err(Missing::Unreadable(reason))),
+            };
+            let begins = matches!(decoded, ThreadEvent::ThreadStarted(_));
+            if event.position < claimed_at || begins {
+                record.thread.evolve(&decoded);
+            } else if event.position < record.until() {
+                record.facts.push_back((event.position, decoded));
+            }
+        }
+        Ok(Ok(record))
+    }
+}
+
+/// The state of the conversation at the claim.
+#[derive(Default)]
+struct Before {
+    conversation: Conversation,
+    history: History,
+}
+
+impl Before {
+    fn see(&mut self, event: &ConversationEvent) {
+        self.conversation.evolve(event);
+        self.history.see(event);
+    }
+}
+
+/// The event, if it says what it said when it was recorded.
+pub(super) fn readable(event: &RecordedEvent) -> Result<DomainEvent, String> {
+    if let Some(erased) = Redacted::parse(&event.payload) {
+        return Err(format!("event {} was redacted by event {}", event.position, erased.by));
+    }
+    event.decode().map_err(|error| format!("event {}: {error}", event.position))
+}
+
+/// The run that an event ends.
+fn ends(event: &ConversationEvent) -> Option<&RunId> {
+    match event {
+        ConversationEvent::RunInterrupted(e) => Some(&e.run_id),
+        ConversationEvent::RunSucceeded(e) => Some(&e.run_id),
+        ConversationEvent::RunFailed(e) => Some(&e.run_id),
+        ConversationEvent::RunCancelled(e) => Some(&e.run_id),
+        ConversationEvent::ConversationStarted(_)
+        | ConversationEvent::ConversationRenamed(_)
+        | ConversationEvent::ConversationDeleted(_)
+        | ConversationEvent::ConversationRead(_)
+        | ConversationEvent::TurnPrepared(_)
+        | ConversationEvent::TurnRerunPrepared(_)
+        | ConversationEvent::RunPrepared(_)
+        | ConversationEvent::RunClaimed(_)
+        | ConversationEvent::InterruptRaised(_)
+        | ConversationEvent::InterruptResolved(_)
+        | ConversationEvent::InterruptCancelled(_)
+        | ConversationEvent::InterruptExpired(_) => None,
+    }
+}
+
+async fn conversation_of(reader: &LedgerReader, run_id: &RunId) -> Result<Option<ConversationId>, LedgerError> {
+    let filter = EventFilter {
+        run_id: Some(run_id.clone()),
+        event_type: Some("RunClaimed".to_owned()),
+        ..EventFilter::default()
+    };
+    let mut found = reader.query(&filter, 0, 1).await?;
+    if found.is_empty() {
+        let filter = EventFilter { event_type: Some("RunPrepared".to_owned()), ..filter };
+        found = reader.query(&filter, 0, 1).await?;
+    }
+    Ok(found.first().map(|event| event.stream.aggregate_id.as_str().into()))
+}

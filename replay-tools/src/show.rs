@@ -1,0 +1,197 @@
+//! `show`: a conversation or a tool call as it was, and what changed between two points of the log.
+
+use crate::Verdict;
+use crate::at::{At, position};
+use crate::cli::ShowArgs;
+use crate::failure::Failure;
+use crate::output::{Output, escaped, say};
+use crate::store::Source;
+use devmind_domain::ErrorCode;
+use devmind_domain::event::{AggregateType, DomainEvent, StreamId};
+use devmind_domain::ids::{ConversationId, ToolCallId};
+use devmind_domain::tool_call::ToolCallEvent;
+use devmind_ledger::LedgerReader;
+use devmind_projections::{ConversationState, ToolCallRow, conversation_at};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What is shown.
+enum Subject {
+    Conversation(ConversationId),
+    ToolCall(ToolCallId, ConversationId),
+}
+
+impl Subject {
+    async fn find(reader: &LedgerReader, args: &ShowArgs) -> Result<Self, Failure> {
+        if let Some(id) = &args.conversation {
+            return Ok(Self::Conversation(id.as_str().into()));
+        }
+        let id = args.tool_call.as_deref().unwrap_or_default();
+        let stream = reader.read_stream(&StreamId::new(AggregateType::ToolCall, id), 0).await?;
+        let requested = stream.iter().find_map(|event| match event.decode() {
+            Ok(DomainEvent::ToolCall(ToolCallEvent::ToolCallRequested(requested))) => Some(requested.conversation_id),
+            Ok(_) | Err(_) => None,
+        });
+        let conversation = requested.ok_or_else(|| {
+            Failure::new(ErrorCode::NotFound, format!("the log knows no tool call {id}"))
+                .with_hint("`devmind-replay log --type ToolCallRequested` lists them")
+        })?;
+        Ok(Self::ToolCall(id.into(), conversation))
+    }
+
+    fn conversation(&self) -> &ConversationId {
+        match self {
+            Self::Conversation(id) | Self::ToolCall(_, id) => id,
+        }
+    }
+
+    /// Its state; nothing where it had not begun.
+    async fn at(&self, reader: &LedgerReader, position: u64) -> Result<Option<Shown>, Failure> {
+        let Some(state) = conversation_at(reader, self.conversation(), position).await? else { return Ok(None) };
+        Ok(match self {
+            Self::Conversation(_) => Some(Shown::Conversation(Box::new(state))),
+            Self::ToolCall(id, _) => {
+                let call = state.tool_calls.into_iter().find(|call| call.tool_call_id == *id);
+                call.map(|call| Shown::ToolCall(Box::new(call)))
+            }
+        })
+    }
+}
+
+enum Shown {
+    Conversation(Box<ConversationState>),
+    ToolCall(Box<ToolCallRow>),
+}
+
+impl Shown {
+    fn json(&self) -> Value {
+        let json = match self {
+            Self::Conversation(state) => serde_json::to_value(state),
+            Self::ToolCall(call) => serde_json::to_value(call),
+        };
+        json.unwrap_or_default()
+    }
+}
+
+pub(crate) async fn run(data: &Source, args: ShowArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
+    let subject = Subject::find(&reader, &args).await?;
+    if let [from, to] = args.diff.as_slice() {
+        return diff(&reader, &subject, (*from, *to), output).await;
+    }
+    let at = position(&reader, args.at).await?;
+    let Some(shown) = subject.at(&reader, at).await? else {
+        let message = format!("up to position {at} the log knows nothing of it");
+        return Err(Failure::new(ErrorCode::NotFound, message)
+            .with_hint("name a later position, or look for its id: `devmind-replay log --type TurnPrepared`"));
+    };
+    if output.is_json() {
+        output.json(&json!({ "position": at, "state": shown.json() }))?;
+    } else {
+        match &shown {
+            Shown::Conversation(state) => print_conversation(state, output)?,
+            Shown::ToolCall(call) => print_call(call, "", output)?,
+        }
+    }
+    output.finish()?;
+    say(format_args!("read at position {at}"));
+    Ok(Verdict::Holds)
+}
+
+async fn diff(
+    reader: &LedgerReader,
+    subject: &Subject,
+    (from, to): (At, At),
+    output: &mut Output,
+) -> Result<Verdict, Failure> {
+    let (from, to) = (position(reader, Some(from)).await?, position(reader, Some(to)).await?);
+    let mut sides = Vec::new();
+    for at in [from, to] {
+        let mut fields = BTreeMap::new();
+        if let Some(shown) = subject.at(reader, at).await? {
+            flatten("", &shown.json(), &mut fields);
+        }
+        // Where it was read is no difference.
+        fields.remove("position");
+        sides.push(fields);
+    }
+    let [before, after] = sides.as_slice() else { return Ok(Verdict::Holds) };
+    let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    for name in names {
+        let (old, new) = (before.get(name), after.get(name));
+        if old == new {
+            continue;
+        }
+        if output.is_json() {
+            output.json(&json!({ "field": name, "before": old, "after": new }))?;
+        } else {
+            let text = |value: Option<&Value>| value.map_or_else(|| "(nothing)".to_owned(), Value::to_string);
+            output.line(escaped(&format!("{name}: {} → {}", text(old), text(new))))?;
+        }
+    }
+    output.finish()?;
+    say(format_args!("read at positions {from} and {to}"));
+    Ok(Verdict::Holds)
+}
+
+/// Every value by its path. What has an id is named by it, so that an insertion moves nothing.
+fn flatten(path: &str, value: &Value, fields: &mut BTreeMap<String, Value>) {
+    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    match value {
+        Value::Object(object) if !object.is_empty() => {
+            object.iter().for_each(|(name, value)| flatten(&below(name), value, fields));
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (index, item) in items.iter().enumerate() {
+                let id = ["id", "tool_call_id", "interrupt_id"].iter().find_map(|name| item.get(name)?.as_str());
+                let name = id.map_or_else(|| index.to_string(), str::to_owned);
+                flatten(&format!("{path}[{name}]"), item, fields);
+            }
+        }
+        scalar => drop(fields.insert(path.to_owned(), scalar.clone())),
+    }
+}
+
+fn print_conversation(state: &ConversationState, output: &mut Output) -> Result<(), Failure> {
+    let ConversationState { conversation_id, user_id, title, .. } = state;
+    output.line(escaped(&format!("conversation {conversation_id} of {user_id}: {title}")))?;
+    if state.deleted {
+        output.line("deleted by its owner; an earlier position shows its turns")?;
+    }
+    for turn in &state.turns {
+        let run = turn.active_run.as_ref().map(|run| format!(", run {} {}", run.run_id, run.status));
+        let code = turn.error_code.as_ref().map(|code| format!(" ({code})"));
+        let (run, code) = (run.unwrap_or_default(), code.unwrap_or_default());
+        output.line(escaped(&format!("turn {} {}{code}{run}", turn.sequence_no, turn.status)))?;
+        output.line(escaped(&format!("  question: {}", turn.question)))?;
+        if let Some(answer) = &turn.answer {
+            let cut = if turn.partial { " (cut off)" } else { "" };
+            output.line(escaped(&format!("  answer{cut}: {answer}")))?;
+        }
+        for open in &turn.pending_approvals {
+            output.line(escaped(&format!("  waits for approval {}: {}", open.interrupt_id, open.message)))?;
+        }
+        for call in &turn.tool_calls {
+            if let Some(call) = state.tool_calls.iter().find(|full| full.tool_call_id == call.tool_call_id) {
+                print_call(call, "  ", output)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn print_call(call: &ToolCallRow, indent: &str, output: &mut Output) -> Result<(), Failure> {
+    let code = call.error_code.as_ref().map(|code| format!(" ({code})")).unwrap_or_default();
+    let settled = if call.settled { "" } else { ", not final" };
+    let line = format!("{indent}{} {} {}{code}{settled}: {}", call.tool_call_id, call.tool, call.status, call.summary);
+    output.line(escaped(&line))?;
+    for attempt in &call.attempts {
+        let device = attempt.connection_id.as_ref().map(|id| format!(" on connection {id}")).unwrap_or_default();
+        let line = format!(
+            "{indent}  attempt {} sent {} by {} epoch {}{device}: {}",
+            attempt.attempt_no, attempt.dispatched_at, attempt.node_id, attempt.epoch, attempt.status
+        );
+        output.line(escaped(&line))?;
+    }
+    Ok(())
+}
