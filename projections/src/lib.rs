@@ -17,11 +17,13 @@ mod conversation;
 mod db;
 mod device;
 mod error;
+mod operate;
 mod projection;
 mod rebuild;
 mod registry;
 mod row;
 mod runner;
+mod skips;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -41,6 +43,7 @@ pub use conversation::{
 };
 pub use device::{DeviceRow, MAX_LISTED_DEVICES};
 pub use error::ViewError;
+pub use operate::{resume, status, stopped};
 pub use projection::Projection;
 pub use rebuild::{RebuildReport, rebuild, rebuild_one};
 pub use registry::PROJECTIONS;

@@ -20,7 +20,7 @@ use devmind_test_postgres::{Cluster, Database};
 use serde_json::{Value, json};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -38,6 +38,7 @@ pub fn stream(id: &str, event: &DomainEvent) -> StreamId {
         DomainEvent::Device(_) => AggregateType::Device,
         DomainEvent::Node(_) => AggregateType::Node,
         DomainEvent::Redaction(_) => AggregateType::Redaction,
+        DomainEvent::Projection(_) => AggregateType::Projection,
     };
     StreamId::new(kind, id)
 }
@@ -90,7 +91,7 @@ pub async fn store_of(events: &[Arc<RecordedEvent>], size: usize) -> Store {
 
 /// Applies a batch that must go through.
 pub async fn applied(store: &Store, projection: &dyn Projection, from: u64, events: &[Arc<RecordedEvent>]) -> Progress {
-    match apply(&store.write, projection, from, events).await.expect("the store works") {
+    match apply(&store.write, projection, &BTreeSet::new(), from, events).await.expect("the store works") {
         Applied::Now(now) if now.failed.is_none() => now,
         other => panic!("{}: {other:?}", projection.name()),
     }

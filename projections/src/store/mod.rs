@@ -6,6 +6,8 @@
 pub(crate) mod postgres;
 mod sqlite;
 
+pub(crate) use sqlite::existing;
+
 use crate::apply::{known_types, reset};
 use crate::db::{Pool, Work, values};
 use crate::error::ViewError;

@@ -1,6 +1,8 @@
 //! What holds whatever the projections are: the runner, the file, rebuild and check.
 
 mod file;
+mod fragile;
+mod poison;
 mod random;
 mod rebuild;
 mod runner;
