@@ -9,16 +9,16 @@ use crate::error::ViewError;
 use crate::rebuild::named;
 use crate::registry::PROJECTIONS;
 use crate::store::{existing, postgres};
-use crate::views::{ProjectionStatus, standing};
+use crate::views::{self, ProjectionStatus, standing};
 use devmind_ledger::{LedgerReader, Place};
 
 /// How every projection stands, as stored with its rows. Writes nothing.
 ///
 /// # Errors
 /// When views or log cannot be read, or the views are of an older program that did not have all of them.
-pub async fn status(views: impl Into<Place>, ledger: &LedgerReader) -> Result<Vec<ProjectionStatus>, ViewError> {
-    let pool = open(&views.into(), true).await?;
-    let list = standing(&pool, ledger, PROJECTIONS).await;
+pub async fn status(place: impl Into<Place>, ledger: &LedgerReader) -> Result<Vec<ProjectionStatus>, ViewError> {
+    let pool = open(&place.into(), true).await?;
+    let list = standing(&pool, ledger, &views::named(&PROJECTIONS)).await;
     pool.close().await;
     list
 }

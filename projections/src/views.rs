@@ -29,7 +29,8 @@ pub struct Views {
 struct Inner {
     store: Store,
     ledger: LedgerReader,
-    projections: Projections,
+    /// Names and versions of this program's.
+    projections: Vec<(&'static str, u32)>,
     progress: Vec<(&'static str, watch::Receiver<Progress>)>,
 }
 
@@ -80,7 +81,7 @@ impl Views {
             tasks.push(Task { projection, progress: sender });
         }
         let runner = ProjectionRunner::new(store.clone(), ledger.clone(), tasks);
-        Ok((Self { inner: Arc::new(Inner { store, ledger, projections, progress }) }, runner))
+        Ok((Self { inner: Arc::new(Inner { store, ledger, projections: named(&projections), progress }) }, runner))
     }
 
     /// The views as they were when the log ended at `position`: built in memory from that prefix,
@@ -98,7 +99,9 @@ impl Views {
             let (_, receiver) = watch::channel(Progress { position, ..Progress::default() });
             progress.push((projection.name(), receiver));
         }
-        Ok(Self { inner: Arc::new(Inner { store, ledger: ledger.clone(), projections, progress }) })
+        Ok(Self {
+            inner: Arc::new(Inner { store, ledger: ledger.clone(), projections: named(&projections), progress }),
+        })
     }
 
     /// Waits until every projection has applied `position`: whoever appended it then reads its own write.
@@ -132,7 +135,7 @@ impl Views {
     /// # Errors
     /// When views or log cannot be read.
     pub async fn status(&self) -> Result<Vec<ProjectionStatus>, ViewError> {
-        standing(&self.inner.store.read, &self.inner.ledger, self.inner.projections.iter().copied()).await
+        standing(&self.inner.store.read, &self.inner.ledger, &self.inner.projections).await
     }
 
     /// Closes the connections, after the runner has ended.
@@ -152,17 +155,21 @@ impl Views {
     }
 }
 
+/// Names and versions.
+pub(crate) fn named(projections: &[&'static dyn Projection]) -> Vec<(&'static str, u32)> {
+    projections.iter().map(|projection| (projection.name(), projection.version())).collect()
+}
+
 /// How projections stand, as stored with their rows.
 pub(crate) async fn standing(
     pool: &Pool,
     ledger: &LedgerReader,
-    projections: impl IntoIterator<Item = &'static dyn Projection>,
+    projections: &[(&'static str, u32)],
 ) -> Result<Vec<ProjectionStatus>, ViewError> {
     let mut list = Vec::new();
-    for projection in projections {
-        let (version, Progress { position, failed, attempts: _, skipped_unknown }) =
-            stored(pool, projection.name()).await?;
-        let (name, program_version) = (projection.name().to_owned(), projection.version());
+    for (name, program_version) in projections {
+        let (version, Progress { position, failed, attempts: _, skipped_unknown }) = stored(pool, name).await?;
+        let (name, program_version) = ((*name).to_owned(), *program_version);
         list.push(ProjectionStatus { name, version, program_version, position, lag: 0, failed, skipped_unknown });
     }
     // Read after the positions: a lag is never negative.
