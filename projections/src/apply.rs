@@ -134,7 +134,6 @@ pub(crate) async fn apply(
     from: u64,
     events: &[Arc<RecordedEvent>],
 ) -> Result<Applied, sqlx::Error> {
-    kill_point::at(|| format!("apply {} before", projection.name()));
     let (mut steps, mut failure) = plan(projection, skips, events);
     loop {
         let mut transaction = pool.begin().await?;

@@ -23,6 +23,7 @@ mod rebuild;
 mod registry;
 mod row;
 mod runner;
+mod search;
 mod skips;
 mod store;
 #[cfg(test)]
@@ -31,6 +32,7 @@ mod testing;
 mod tests;
 pub mod timeline;
 mod tool_call;
+mod usage;
 mod views;
 
 pub use apply::Failure;
@@ -48,6 +50,8 @@ pub use projection::Projection;
 pub use rebuild::{RebuildReport, rebuild, rebuild_one};
 pub use registry::PROJECTIONS;
 pub use runner::ProjectionRunner;
+pub use search::{MAX_SEARCH_HITS, SearchHit};
 pub use timeline::{TimelineLine, timeline, timeline_of_run};
 pub use tool_call::{MAX_LISTED_TOOL_CALLS, ToolAttemptRow, ToolCallQuery, ToolCallRow};
+pub use usage::{DAY_CHARS, MAX_LISTED_USAGE, UsageRow};
 pub use views::{ProjectionStatus, Views};

@@ -194,7 +194,8 @@ impl Keeper {
 
     async fn apply(&self, skips: &BTreeSet<u64>, events: &[Arc<RecordedEvent>]) -> ControlFlow<Turn> {
         let from = self.task.progress.borrow().position;
-        let turn = match apply(&self.store.write, self.task.projection, skips, from, events).await {
+        let applying = apply(&self.store.write, self.task.projection, skips, from, events);
+        let turn = match kill_point::around(|| format!("apply {}", self.name()), applying).await {
             Ok(Applied::Now(now)) if now.failed.is_none() => {
                 self.task.progress.send_replace(now);
                 return ControlFlow::Continue(());

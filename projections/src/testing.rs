@@ -14,6 +14,7 @@ use devmind_domain::device::*;
 use devmind_domain::event::*;
 use devmind_domain::ids::*;
 use devmind_domain::node::*;
+use devmind_domain::thread::*;
 use devmind_domain::tool_call::*;
 use devmind_ledger::{Append, Ledger, Place, PostgresUrl, StreamAppend};
 use devmind_test_postgres::{Cluster, Database};
@@ -453,4 +454,33 @@ pub fn node_stopped(epoch: u64) -> Fact {
 }
 pub fn node_lost(epoch: u64) -> Fact {
     node(NodeLost { node_id: "n1".into(), epoch })
+}
+pub fn thread(id: &'static str, event: impl Into<ThreadEvent>) -> Fact {
+    (id, DomainEvent::Thread(event.into()))
+}
+pub fn thread_started(id: &'static str, user: &str) -> Fact {
+    let (conversation_id, turn_id, run_id) = ("c1".into(), "t1".into(), "r1".into());
+    thread(id, ThreadStarted { conversation_id, turn_id, run_id, user_id: user.into() })
+}
+pub fn responded(id: &'static str, model: &str, usage: TokenUsage) -> Fact {
+    thread(
+        id,
+        ModelResponded {
+            run_id: "r1".into(),
+            round: 1,
+            message_id: "m".into(),
+            content: "an answer".into(),
+            reasoning: None,
+            tool_calls: vec![],
+            finish_reason: "stop".into(),
+            usage,
+            served_model: model.into(),
+            latency_ms: 1,
+        },
+    )
+}
+/// The moment it is, for what is recorded now.
+pub fn now_micros() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    i64::try_from(since.as_micros()).expect("before 292277")
 }

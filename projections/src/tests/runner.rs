@@ -74,7 +74,7 @@ async fn an_unknown_event_is_skipped_on_purpose_and_counted_by_those_it_may_conc
         assert_eq!(now.position, 4);
         skipped.push((projection.name(), now.skipped_unknown));
     }
-    assert_eq!(skipped, [("conversation", 2), ("tool_call", 2), ("device", 1)]);
+    assert_eq!(skipped, [("conversation", 2), ("tool_call", 2), ("device", 1), ("usage", 1), ("search", 2)]);
     assert_eq!(row(&store, "turn_id", "turns").await["turn_id"], "t1");
 }
 
@@ -90,7 +90,7 @@ async fn a_known_event_with_an_unreadable_payload_stops_those_that_read_it() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(stopped, [(1, Some(2)), (1, Some(2)), (2, None)]);
+    assert_eq!(stopped, [(1, Some(2)), (1, Some(2)), (2, None), (2, None), (1, Some(2))]);
 }
 
 #[tokio::test]
