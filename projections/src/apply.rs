@@ -114,6 +114,49 @@ pub(crate) async fn begin(pool: &Pool, projection: &dyn Projection, from: u64) -
     Ok(attempt.map_or(Begun::Halted(progress), Begun::Attempt))
 }
 
+/// The same before the rows of another version are replaced by those of this one.
+///
+/// # Errors
+/// When the database fails.
+pub(crate) async fn begin_rebuild(pool: &Pool, projection: &dyn Projection) -> Result<Begun, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    let (version, stored) = locked(&mut transaction, projection.name()).await?;
+    if version == projection.version() {
+        return Ok(Begun::Moved(stored));
+    }
+    let made = stored.attempts;
+    let (attempt, progress) = if made < MAX_ATTEMPTS {
+        (Some(made + 1), Progress { attempts: made + 1, ..stored })
+    } else {
+        let failed = stored.failed.clone().unwrap_or_else(|| Failure {
+            position: stored.position + 1,
+            reason: format!(
+                "the program ended during each of {made} attempts to build version {}, before it could say why",
+                projection.version()
+            ),
+            attempts: made,
+            halted: true,
+        });
+        (None, Progress { failed: Some(failed), ..stored })
+    };
+    save(&mut transaction, projection.name(), &progress, None).await?;
+    transaction.commit().await?;
+    Ok(attempt.map_or(Begun::Halted(progress), Begun::Attempt))
+}
+
+/// Puts on record what the attempt that was counted last ended with.
+pub(crate) async fn fail(pool: &Pool, name: &str, position: u64, reason: &str) -> Result<Progress, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    let (_, stored) = locked(&mut transaction, name).await?;
+    let attempts = stored.attempts;
+    let reason = reason.chars().take(MAX_REASON_CHARS).collect();
+    let failed = Some(Failure { position, reason, attempts, halted: attempts >= MAX_ATTEMPTS });
+    let progress = Progress { failed, ..stored };
+    save(&mut transaction, name, &progress, None).await?;
+    transaction.commit().await?;
+    Ok(progress)
+}
+
 /// Forgets the attempts and the failure: the projection is tried again from where it stands.
 pub(crate) async fn forgive(work: &mut Work, name: &str) -> Result<(), sqlx::Error> {
     work.run(

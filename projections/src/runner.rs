@@ -4,12 +4,15 @@
 //! go on. It is tried again a few times, further and further apart, by this process and those after it; an
 //! attempt that ends the process is one of them. Then it waits for an operator or a rebuild.
 
-use crate::apply::{Applied, Begun, Failure, Progress, apply, begin, stored};
+use crate::apply::{Applied, Begun, Failure, Progress, apply, begin, begin_rebuild, fail, forgive, stored};
+use crate::db::Pool;
+use crate::error::ViewError;
 use crate::projection::Projection;
+use crate::rebuild::rebuild_these;
 use crate::skips;
 use crate::store::Store;
 use devmind_domain::event::RecordedEvent;
-use devmind_ledger::{LedgerError, LedgerReader};
+use devmind_ledger::{LedgerError, LedgerReader, Place};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,26 +31,30 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Task {
     pub projection: &'static dyn Projection,
     pub progress: watch::Sender<Progress>,
+    /// Whether the rows are of another version, and have to be replaced first.
+    pub outdated: bool,
 }
 
 /// Keeps the views up to date.
 pub struct ProjectionRunner {
+    place: Place,
     store: Store,
     ledger: LedgerReader,
     tasks: Vec<Task>,
 }
 
 impl ProjectionRunner {
-    pub(crate) fn new(store: Store, ledger: LedgerReader, tasks: Vec<Task>) -> Self {
-        Self { store, ledger, tasks }
+    pub(crate) fn new(place: Place, store: Store, ledger: LedgerReader, tasks: Vec<Task>) -> Self {
+        Self { place, store, ledger, tasks }
     }
 
     /// Follows the log until cancelled, or until the ledger is closed. A transaction under way is finished first.
     pub async fn run(self, cancel: CancellationToken) {
         let mut running = JoinSet::new();
         for task in self.tasks {
-            let (store, ledger, cancel) = (self.store.clone(), self.ledger.clone(), cancel.clone());
-            let keeper = Keeper { task, store, ledger, cancel, care: Care::Counted };
+            let (place, store) = (self.place.clone(), self.store.clone());
+            let (ledger, cancel) = (self.ledger.clone(), cancel.clone());
+            let keeper = Keeper { task, place, store, ledger, cancel, care: Care::Counted };
             running.spawn(keeper.keep());
         }
         while let Some(ended) = running.join_next().await {
@@ -61,6 +68,7 @@ impl ProjectionRunner {
 /// What one task works with.
 struct Keeper {
     task: Task,
+    place: Place,
     store: Store,
     ledger: LedgerReader,
     cancel: CancellationToken,
@@ -87,6 +95,11 @@ enum Care {
 
 impl Keeper {
     async fn keep(mut self) {
+        while self.task.outdated {
+            if self.replace().await.is_break() || (self.task.outdated && self.pause().await.is_break()) {
+                return;
+            }
+        }
         loop {
             match self.follow().await {
                 Turn::Ended => return,
@@ -102,6 +115,86 @@ impl Keeper {
 
     fn name(&self) -> &'static str {
         self.task.projection.name()
+    }
+
+    /// Builds the rows of this version beside those of another, which are served as they are, and swaps.
+    async fn replace(&mut self) -> ControlFlow<()> {
+        let (name, pool) = (self.name(), self.store.write.clone());
+        let begun = match begin_rebuild(&pool, self.task.projection).await {
+            Ok(begun) => begun,
+            Err(error) => {
+                self.views_failed(&error);
+                return ControlFlow::Continue(());
+            }
+        };
+        match begun {
+            Begun::Attempt(_) => {}
+            // Another process was faster.
+            Begun::Moved(now) => {
+                self.task.outdated = false;
+                self.task.progress.send_replace(now);
+                return ControlFlow::Continue(());
+            }
+            Begun::Halted(now) => {
+                self.stopped(now);
+                return ControlFlow::Continue(());
+            }
+            Begun::Superseded { version } => {
+                self.superseded(version);
+                return ControlFlow::Continue(());
+            }
+        }
+        tracing::info!(projection.name = name, version = self.task.projection.version(), "building a new version");
+        let (place, ledger) = (self.place.clone(), self.ledger.clone());
+        let building = rebuild_these(place, &ledger, vec![self.task.projection], |_, _| {});
+        let built = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => {
+                // An end in order is no failed attempt.
+                if let Err(error) = self.uncount(&pool).await {
+                    self.views_failed(&error);
+                }
+                return ControlFlow::Break(());
+            }
+            built = building => built,
+        };
+        let now = match built {
+            Ok(_) => stored(&self.store.read, name).await.map(|(_, now)| now),
+            Err(ViewError::Failed { position, reason, .. }) => match fail(&pool, name, position, &reason).await {
+                Ok(now) => {
+                    self.stopped(now);
+                    return ControlFlow::Continue(());
+                }
+                Err(error) => Err(error),
+            },
+            Err(error) => {
+                tracing::warn!(projection.name = name, error = %error, "a new version could not be built; trying again");
+                self.uncount(&pool).await
+            }
+        };
+        match now {
+            Ok(now) => {
+                self.task.outdated = now.failed.is_some() || !self.is_current().await;
+                self.task.progress.send_replace(now);
+            }
+            Err(error) => {
+                self.views_failed(&error);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// What was counted was not the events' fault.
+    async fn uncount(&self, pool: &Pool) -> Result<Progress, sqlx::Error> {
+        let mut work = pool.begin().await?;
+        forgive(&mut work, self.name()).await?;
+        work.commit().await?;
+        stored(pool, self.name()).await.map(|(_, now)| now)
+    }
+
+    async fn is_current(&self) -> bool {
+        let version = self.task.projection.version();
+        stored(&self.store.read, self.name()).await.is_ok_and(|(stored, _)| stored == version)
     }
 
     /// Waits until it is time to try again: soon for trouble that is not the event's, later with each attempt
@@ -249,7 +342,9 @@ impl Keeper {
     /// Whether somebody resumed it or rebuilt its rows since the failure; then it goes on from there.
     async fn was_helped(&self) -> bool {
         match stored(&self.store.read, self.name()).await {
-            Ok((version, now)) if version == self.task.projection.version() && now.failed.is_none() => {
+            Ok((version, now))
+                if now.failed.is_none() && (self.task.outdated || version == self.task.projection.version()) =>
+            {
                 self.task.progress.send_replace(now);
                 true
             }

@@ -57,7 +57,8 @@ pub struct ProjectionStatus {
 
 impl Views {
     /// Opens the views and prepares the runner that keeps them up to date. Missing views are made;
-    /// damaged ones, and those of another version or of another log, are made anew.
+    /// damaged ones, and those of another log, are made anew; those of another version are served until the
+    /// runner has built new ones beside them.
     ///
     /// # Errors
     /// When the log cannot be read, or the views cannot be written.
@@ -73,14 +74,15 @@ impl Views {
         let store = Store::open(&place, &ledger, &projections).await?;
         let (mut progress, mut tasks) = (Vec::new(), Vec::new());
         for projection in projections.iter().copied() {
-            let (_, mut now) = stored(&store.read, projection.name()).await?;
+            let (version, mut now) = stored(&store.read, projection.name()).await?;
             // What failed in an earlier life is tried again: until then it is merely behind.
             now.failed = now.failed.filter(|failure| failure.halted);
             let (sender, receiver) = watch::channel(now);
             progress.push((projection.name(), receiver));
-            tasks.push(Task { projection, progress: sender });
+            let outdated = version != projection.version();
+            tasks.push(Task { projection, progress: sender, outdated });
         }
-        let runner = ProjectionRunner::new(store.clone(), ledger.clone(), tasks);
+        let runner = ProjectionRunner::new(place, store.clone(), ledger.clone(), tasks);
         Ok((Self { inner: Arc::new(Inner { store, ledger, projections: named(&projections), progress }) }, runner))
     }
 

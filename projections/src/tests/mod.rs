@@ -6,3 +6,4 @@ mod poison;
 mod random;
 mod rebuild;
 mod runner;
+mod version;
