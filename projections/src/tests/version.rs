@@ -9,10 +9,11 @@ use crate::testing::*;
 use crate::tests::fragile::*;
 use crate::views::Views;
 use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
 
-/// The second version, which waits for a gate before each event.
-struct Gated(&'static dyn Projection, Arc<Mutex<()>>);
+/// The second version, which applies nothing before the other end of its channel is gone.
+struct Gated(&'static dyn Projection, Mutex<Receiver<()>>);
 
 impl Projection for Gated {
     fn name(&self) -> &'static str {
@@ -28,7 +29,7 @@ impl Projection for Gated {
         self.0.reads()
     }
     fn changes(&self, event: &RecordedEvent, decoded: &DomainEvent) -> Vec<Change> {
-        drop(self.1.lock());
+        self.1.lock().expect("not poisoned").recv().expect_err("nothing is sent");
         self.0.changes(event, decoded)
     }
 }
@@ -43,9 +44,8 @@ on_both_stores! {
         old.stop().await;
         let head = bench.append([asked("c1", "t2", 2)]).await;
 
-        let gate = Arc::new(Mutex::new(()));
-        let second: &'static dyn Projection = Box::leak(Box::new(Gated(fragile_of_version(2), gate.clone())));
-        let shut = gate.lock().expect("not poisoned");
+        let (shut, gate) = channel();
+        let second: &'static dyn Projection = Box::leak(Box::new(Gated(fragile_of_version(2), Mutex::new(gate))));
         let mut projections = with_fragile(None);
         projections[2] = second;
         let served = bench.serve_with(projections).await;
