@@ -81,5 +81,6 @@ mod tests {
         check::<crate::device::Device>();
         check::<crate::node::Node>();
         check::<crate::redaction::Redaction>();
+        check::<crate::projection::ProjectionSkips>();
     }
 }

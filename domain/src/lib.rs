@@ -1,8 +1,8 @@
 //! The rules of DevMind Ledger, with no I/O.
 //!
-//! Every state change is an event of one of six aggregates ([`conversation`], [`thread`],
-//! [`tool_call`], [`device`], [`node`], [`redaction`]). Each aggregate is a pair of pure functions: `decide` says
-//! which events a command causes, or refuses it; `evolve` folds an event into the state and never
+//! Every state change is an event of one of seven aggregates ([`conversation`], [`thread`],
+//! [`tool_call`], [`device`], [`node`], [`redaction`], [`projection`]). Each aggregate is a pair of pure functions: `decide`
+//! says which events a command causes, or refuses it; `evolve` folds an event into the state and never
 //! fails. This crate opens no file and no socket, reads no clock and draws no randomness: ids and
 //! times arrive in commands. Storing events is left to `devmind-ledger`, showing them to
 //! `devmind-projections`, causing effects to `devmind-api` and `devmind-device`.
@@ -19,6 +19,7 @@ pub mod ids;
 pub mod json;
 pub mod limits;
 pub mod node;
+pub mod projection;
 pub mod proof;
 pub mod protocol;
 pub mod redaction;

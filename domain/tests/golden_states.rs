@@ -8,6 +8,7 @@ use devmind_domain::conversation::Conversation;
 use devmind_domain::device::Device;
 use devmind_domain::event::{DomainEvent, EventSet};
 use devmind_domain::node::Node;
+use devmind_domain::projection::ProjectionSkips;
 use devmind_domain::redaction::Redaction;
 use devmind_domain::thread::Thread;
 use devmind_domain::tool_call::ToolCall;
@@ -57,4 +58,5 @@ fn a_fold_that_changes_has_another_state_version() {
     check::<Device>();
     check::<Node>();
     check::<Redaction>();
+    check::<ProjectionSkips>();
 }

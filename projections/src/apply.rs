@@ -1,7 +1,8 @@
 //! Applying events to one projection's rows: a batch, its position and a failure, in one transaction.
 //!
 //! The batch is written only from the position it starts at, so whoever else moved the projection
-//! meanwhile (a rebuild's swap, a second process on the same file) is never overwritten.
+//! meanwhile (a rebuild's swap, a second process on the same file) is never overwritten. An attempt that
+//! may not come back is counted before it is made ([`begin`]), so that a crash counts like a failure.
 
 use crate::change::Change;
 use crate::db::{Pool, Row, Work, is_the_statements_fault, values};
@@ -10,11 +11,14 @@ use crate::row::Columns;
 use devmind_domain::canonical::hash_json;
 use devmind_domain::event::{AggregateType, DecodeError, DomainEvent, RecordedEvent};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Characters of a recorded reason, at most.
 const MAX_REASON_CHARS: usize = 500;
+/// Attempts at one event before it is left alone.
+pub(crate) const MAX_ATTEMPTS: u32 = 3;
 
 /// Why a projection stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -24,6 +28,10 @@ pub struct Failure {
     pub position: u64,
     /// What happened.
     pub reason: String,
+    /// Attempts at it, those that the process did not survive among them.
+    pub attempts: u32,
+    /// Whether it is left alone from here on, until an operator resumes the projection.
+    pub halted: bool,
 }
 
 /// How far a projection has come.
@@ -33,6 +41,8 @@ pub(crate) struct Progress {
     pub position: u64,
     /// The event it stopped at.
     pub failed: Option<Failure>,
+    /// Attempts begun at the event after the position that did not succeed.
+    pub attempts: u32,
     /// Events of unknown types that it passed.
     pub skipped_unknown: u64,
 }
@@ -58,17 +68,116 @@ enum Step {
     Write(Vec<Change>),
 }
 
-/// Applies events that follow on `from`, up to the first one that fails.
+/// What is known before an attempt at the event after a position.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// It is this attempt at it, now on record.
+    Attempt(u32),
+    /// Nothing is to be attempted: there were too many.
+    Halted(Progress),
+    /// Somebody else had moved it here.
+    Moved(Progress),
+    /// Another version of the projection owns the rows.
+    Superseded {
+        /// That version.
+        version: u32,
+    },
+}
+
+/// Puts on record that the event after `from` is about to be tried: whoever tries it may not live to say so.
+///
+/// # Errors
+/// When the database fails.
+pub(crate) async fn begin(pool: &Pool, projection: &dyn Projection, from: u64) -> Result<Begun, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    let (version, stored) = locked(&mut transaction, projection.name()).await?;
+    if version != projection.version() {
+        return Ok(Begun::Superseded { version });
+    }
+    if stored.position != from {
+        return Ok(Begun::Moved(stored));
+    }
+    let (attempt, progress) = match stored.attempts {
+        made if made < MAX_ATTEMPTS => (Some(made + 1), Progress { attempts: made + 1, ..stored }),
+        made => {
+            let failed = stored.failed.clone().unwrap_or_else(|| Failure {
+                position: from + 1,
+                reason: format!("the program ended during each of {made} attempts, before it could say why"),
+                attempts: made,
+                halted: true,
+            });
+            (None, Progress { failed: Some(failed), ..stored })
+        }
+    };
+    save(&mut transaction, projection.name(), &progress, None).await?;
+    transaction.commit().await?;
+    Ok(attempt.map_or(Begun::Halted(progress), Begun::Attempt))
+}
+
+/// The same before the rows of another version are replaced by those of this one.
+///
+/// # Errors
+/// When the database fails.
+pub(crate) async fn begin_rebuild(pool: &Pool, projection: &dyn Projection) -> Result<Begun, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    let (version, stored) = locked(&mut transaction, projection.name()).await?;
+    if version == projection.version() {
+        return Ok(Begun::Moved(stored));
+    }
+    let made = stored.attempts;
+    let (attempt, progress) = if made < MAX_ATTEMPTS {
+        (Some(made + 1), Progress { attempts: made + 1, ..stored })
+    } else {
+        let failed = stored.failed.clone().unwrap_or_else(|| Failure {
+            position: stored.position + 1,
+            reason: format!(
+                "the program ended during each of {made} attempts to build version {}, before it could say why",
+                projection.version()
+            ),
+            attempts: made,
+            halted: true,
+        });
+        (None, Progress { failed: Some(failed), ..stored })
+    };
+    save(&mut transaction, projection.name(), &progress, None).await?;
+    transaction.commit().await?;
+    Ok(attempt.map_or(Begun::Halted(progress), Begun::Attempt))
+}
+
+/// Puts on record what the attempt that was counted last ended with.
+pub(crate) async fn fail(pool: &Pool, name: &str, position: u64, reason: &str) -> Result<Progress, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    let (_, stored) = locked(&mut transaction, name).await?;
+    let attempts = stored.attempts;
+    let reason = reason.chars().take(MAX_REASON_CHARS).collect();
+    let failed = Some(Failure { position, reason, attempts, halted: attempts >= MAX_ATTEMPTS });
+    let progress = Progress { failed, ..stored };
+    save(&mut transaction, name, &progress, None).await?;
+    transaction.commit().await?;
+    Ok(progress)
+}
+
+/// Forgets the attempts and the failure: the projection is tried again from where it stands.
+pub(crate) async fn forgive(work: &mut Work, name: &str) -> Result<(), sqlx::Error> {
+    work.run(
+        "UPDATE projection_position SET attempts = 0, failed_position = NULL, failed_reason = NULL WHERE name = $1",
+        &values![name],
+    )
+    .await
+}
+
+/// Applies events that follow on `from`, up to the first one that fails; `skips` are passed over.
 ///
 /// # Errors
 /// When the database fails; an event's own failure is not an error but a recorded [`Failure`].
 pub(crate) async fn apply(
     pool: &Pool,
     projection: &dyn Projection,
+    skips: &BTreeSet<u64>,
     from: u64,
     events: &[Arc<RecordedEvent>],
 ) -> Result<Applied, sqlx::Error> {
-    let (mut steps, mut failure) = plan(projection, events);
+    let (mut steps, mut failure) = plan(projection, skips, events);
     loop {
         let mut transaction = pool.begin().await?;
         let (version, stored) = locked(&mut transaction, projection.name()).await?;
@@ -87,25 +196,37 @@ pub(crate) async fn apply(
         }
         let unknown = steps.iter().filter(|step| matches!(step, Step::Unknown)).count() as u64;
         let last = steps.len().checked_sub(1).and_then(|last| events.get(last));
+        // Those counted before were at the event that was reached now, or are of no more interest.
+        let attempts = match (&failure, last) {
+            (None, _) => 0,
+            (Some(_), None) => stored.attempts.max(1),
+            (Some(_), Some(_)) => 1,
+        };
         let now = Progress {
             position: last.map_or(from, |event| event.position),
             failed: failure.as_ref().and_then(|(index, reason)| {
                 let position = events.get(*index)?.position;
-                Some(Failure { position, reason: reason.chars().take(MAX_REASON_CHARS).collect() })
+                let reason = reason.chars().take(MAX_REASON_CHARS).collect();
+                Some(Failure { position, reason, attempts, halted: attempts >= MAX_ATTEMPTS })
             }),
+            attempts,
             skipped_unknown: stored.skipped_unknown + unknown,
         };
-        save(&mut transaction, projection, &now, last.map(|event| hex::encode(event.leaf_hash))).await?;
+        save(&mut transaction, projection.name(), &now, last.map(|event| hex::encode(event.leaf_hash))).await?;
         transaction.commit().await?;
         return Ok(Applied::Now(now));
     }
 }
 
 /// Runs the pure function over all events, up to the first that fails.
-fn plan(projection: &dyn Projection, events: &[Arc<RecordedEvent>]) -> (Vec<Step>, Option<(usize, String)>) {
+fn plan(
+    projection: &dyn Projection,
+    skips: &BTreeSet<u64>,
+    events: &[Arc<RecordedEvent>],
+) -> (Vec<Step>, Option<(usize, String)>) {
     let mut steps = Vec::with_capacity(events.len());
     for (index, event) in events.iter().enumerate() {
-        match step(projection, event) {
+        match step(projection, skips, event) {
             Ok(step) => steps.push(step),
             Err(reason) => return (steps, Some((index, reason))),
         }
@@ -113,7 +234,10 @@ fn plan(projection: &dyn Projection, events: &[Arc<RecordedEvent>]) -> (Vec<Step
     (steps, None)
 }
 
-fn step(projection: &dyn Projection, event: &RecordedEvent) -> Result<Step, String> {
+fn step(projection: &dyn Projection, skips: &BTreeSet<u64>, event: &RecordedEvent) -> Result<Step, String> {
+    if skips.contains(&event.position) {
+        return Ok(Step::Pass);
+    }
     let kind = AggregateType::ALL.into_iter().find(|kind| kind.as_str() == event.stream.aggregate_type);
     if kind.is_some_and(|kind| !projection.reads().contains(&kind)) {
         return Ok(Step::Pass);
@@ -173,31 +297,31 @@ pub(crate) async fn stored_in(work: &mut Work, name: &str) -> Result<(u32, Progr
 fn progress(row: Option<Row>) -> Result<(u32, Progress), sqlx::Error> {
     let row = row.ok_or(sqlx::Error::RowNotFound)?;
     let row = Columns(&row);
+    let attempts = row.small("attempts")?;
     let failed = match row.maybe_count("failed_position")? {
-        Some(position) => Some(Failure { position, reason: row.maybe_text("failed_reason")?.unwrap_or_default() }),
+        Some(position) => {
+            let reason = row.maybe_text("failed_reason")?.unwrap_or_default();
+            Some(Failure { position, reason, attempts, halted: attempts >= MAX_ATTEMPTS })
+        }
         None => None,
     };
     let progress =
-        Progress { position: row.count("position")?, failed, skipped_unknown: row.count("skipped_unknown")? };
+        Progress { position: row.count("position")?, failed, attempts, skipped_unknown: row.count("skipped_unknown")? };
     Ok((row.small("version")?, progress))
 }
 
-async fn save(
-    work: &mut Work,
-    projection: &dyn Projection,
-    now: &Progress,
-    leaf_hash: Option<String>,
-) -> Result<(), sqlx::Error> {
+async fn save(work: &mut Work, name: &str, now: &Progress, leaf_hash: Option<String>) -> Result<(), sqlx::Error> {
     work.run(
         "UPDATE projection_position SET position = $2, leaf_hash = COALESCE($3, leaf_hash), failed_position = $4, \
-         failed_reason = $5, skipped_unknown = $6 WHERE name = $1",
+         failed_reason = $5, skipped_unknown = $6, attempts = $7 WHERE name = $1",
         &values![
-            projection.name(),
+            name,
             now.position,
             leaf_hash,
             now.failed.as_ref().map(|failure| failure.position),
             now.failed.as_ref().map(|failure| failure.reason.as_str()),
             now.skipped_unknown,
+            now.attempts,
         ],
     )
     .await
@@ -218,7 +342,7 @@ pub(crate) async fn reset(work: &mut Work, projection: &dyn Projection) -> Resul
     work.run(
         "INSERT INTO projection_position (name, version, position, skipped_unknown, known_types) \
          VALUES ($1, $2, 0, 0, $3) ON CONFLICT (name) DO UPDATE SET version = excluded.version, position = 0, \
-         leaf_hash = NULL, failed_position = NULL, failed_reason = NULL, skipped_unknown = 0, \
+         leaf_hash = NULL, failed_position = NULL, failed_reason = NULL, attempts = 0, skipped_unknown = 0, \
          known_types = excluded.known_types",
         &values![projection.name(), projection.version(), known_types()],
     )

@@ -17,12 +17,15 @@ mod conversation;
 mod db;
 mod device;
 mod error;
+mod operate;
 mod past;
 mod projection;
 mod rebuild;
 mod registry;
 mod row;
 mod runner;
+mod search;
+mod skips;
 mod store;
 #[cfg(test)]
 mod testing;
@@ -30,6 +33,7 @@ mod testing;
 mod tests;
 pub mod timeline;
 mod tool_call;
+mod usage;
 mod views;
 
 pub use apply::Failure;
@@ -42,11 +46,14 @@ pub use conversation::{
 };
 pub use device::{DeviceRow, MAX_LISTED_DEVICES};
 pub use error::ViewError;
+pub use operate::{resume, status, stopped};
 pub use past::{ConversationState, conversation_at};
 pub use projection::Projection;
 pub use rebuild::{RebuildReport, rebuild, rebuild_one};
 pub use registry::PROJECTIONS;
 pub use runner::ProjectionRunner;
+pub use search::{MAX_SEARCH_HITS, SearchHit};
 pub use timeline::{TimelineLine, timeline, timeline_of_run};
 pub use tool_call::{MAX_LISTED_TOOL_CALLS, OpenApproval, ToolAttemptRow, ToolCallQuery, ToolCallRow};
+pub use usage::{DAY_CHARS, MAX_LISTED_USAGE, UsageRow};
 pub use views::{ProjectionStatus, Views};

@@ -6,6 +6,7 @@ use crate::apply::{Applied, apply};
 use crate::conversation::{Conversations, TurnRow};
 use crate::error::ViewError;
 use crate::projection::Projection;
+use crate::skips;
 use crate::store::Store;
 use crate::tool_call::{ToolCallQuery, ToolCallRow, ToolCalls};
 use crate::views::Views;
@@ -53,10 +54,11 @@ pub async fn conversation_at(
     let events = events_of(ledger, id, position).await?;
     let projections: Vec<&'static dyn Projection> = vec![&Conversations, &ToolCalls];
     let store = Store::in_memory(&projections).await?;
-    for projection in projections {
+    for projection in projections.iter().copied() {
         let mut from = 0;
+        let skips = skips::of(ledger, projection).await?;
         for page in events.chunks(PAGE) {
-            from = match apply(&store.write, projection, from, page).await? {
+            from = match apply(&store.write, projection, &skips, from, page).await? {
                 Applied::Now(now) => match now.failed {
                     None => now.position,
                     Some(failure) => {
@@ -71,7 +73,7 @@ pub async fn conversation_at(
             };
         }
     }
-    let views = Views::of_rows(store, ledger.clone());
+    let views = Views::of_rows(store, &projections, ledger.clone());
     let state = state(&views, id, position).await;
     views.close().await;
     state

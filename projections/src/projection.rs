@@ -14,7 +14,8 @@ pub trait Projection: Send + Sync {
     /// Its name, as `status` and `rebuild` show it.
     fn name(&self) -> &'static str;
 
-    /// Raised with every change of its function or its tables: the runner then empties and refills them.
+    /// Raised with every change of its function or its tables: the runner then builds the rows anew beside the
+    /// live ones, and swaps.
     fn version(&self) -> u32;
 
     /// Its tables; no table belongs to two projections.

@@ -10,6 +10,7 @@ use crate::db::{Pool, values};
 use crate::error::ViewError;
 use crate::projection::Projection;
 use crate::registry::PROJECTIONS;
+use crate::skips;
 use crate::store::{Projections, Store};
 use devmind_ledger::{LedgerReader, Place};
 use serde::Serialize;
@@ -132,6 +133,7 @@ pub(crate) async fn fill(
     to: u64,
     count: &mut (dyn FnMut(u64) + Send),
 ) -> Result<u64, ViewError> {
+    let skips = skips::of(ledger, projection).await?;
     let mut position = from;
     while position < to {
         let mut events = ledger.read(position, PAGE).await?;
@@ -139,7 +141,7 @@ pub(crate) async fn fill(
         if events.is_empty() {
             break;
         }
-        position = match apply(&store.write, projection, position, &events).await? {
+        position = match apply(&store.write, projection, &skips, position, &events).await? {
             Applied::Now(now) => match now.failed {
                 None => now.position,
                 Some(failure) => {

@@ -3,10 +3,12 @@
 use crate::conversation::Conversations;
 use crate::device::Devices;
 use crate::projection::Projection;
+use crate::search::Search;
 use crate::tool_call::ToolCalls;
+use crate::usage::Usage;
 
 /// Every projection of the product.
-pub static PROJECTIONS: [&dyn Projection; 3] = [&Conversations, &ToolCalls, &Devices];
+pub static PROJECTIONS: [&dyn Projection; 5] = [&Conversations, &ToolCalls, &Devices, &Usage, &Search];
 
 #[cfg(test)]
 mod tests {

@@ -14,13 +14,14 @@ use devmind_domain::device::*;
 use devmind_domain::event::*;
 use devmind_domain::ids::*;
 use devmind_domain::node::*;
+use devmind_domain::thread::*;
 use devmind_domain::tool_call::*;
 use devmind_ledger::{Append, Ledger, Place, PostgresUrl, StreamAppend};
 use devmind_test_postgres::{Cluster, Database};
 use serde_json::{Value, json};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -38,6 +39,7 @@ pub fn stream(id: &str, event: &DomainEvent) -> StreamId {
         DomainEvent::Device(_) => AggregateType::Device,
         DomainEvent::Node(_) => AggregateType::Node,
         DomainEvent::Redaction(_) => AggregateType::Redaction,
+        DomainEvent::Projection(_) => AggregateType::Projection,
     };
     StreamId::new(kind, id)
 }
@@ -54,7 +56,8 @@ fn conversation_of<'a>(id: &'a str, event: &DomainEvent) -> &'a str {
         | DomainEvent::ToolCall(_)
         | DomainEvent::Device(_)
         | DomainEvent::Node(_)
-        | DomainEvent::Redaction(_) => "c1",
+        | DomainEvent::Redaction(_)
+        | DomainEvent::Projection(_) => "c1",
     }
 }
 
@@ -102,7 +105,7 @@ pub async fn store_of(events: &[Arc<RecordedEvent>], size: usize) -> Store {
 
 /// Applies a batch that must go through.
 pub async fn applied(store: &Store, projection: &dyn Projection, from: u64, events: &[Arc<RecordedEvent>]) -> Progress {
-    match apply(&store.write, projection, from, events).await.expect("the store works") {
+    match apply(&store.write, projection, &BTreeSet::new(), from, events).await.expect("the store works") {
         Applied::Now(now) if now.failed.is_none() => now,
         other => panic!("{}: {other:?}", projection.name()),
     }
@@ -465,4 +468,33 @@ pub fn node_stopped(epoch: u64) -> Fact {
 }
 pub fn node_lost(epoch: u64) -> Fact {
     node(NodeLost { node_id: "n1".into(), epoch })
+}
+pub fn thread(id: &'static str, event: impl Into<ThreadEvent>) -> Fact {
+    (id, DomainEvent::Thread(event.into()))
+}
+pub fn thread_started(id: &'static str, user: &str) -> Fact {
+    let (conversation_id, turn_id, run_id) = ("c1".into(), "t1".into(), "r1".into());
+    thread(id, ThreadStarted { conversation_id, turn_id, run_id, user_id: user.into() })
+}
+pub fn responded(id: &'static str, model: &str, usage: TokenUsage) -> Fact {
+    thread(
+        id,
+        ModelResponded {
+            run_id: "r1".into(),
+            round: 1,
+            message_id: "m".into(),
+            content: "an answer".into(),
+            reasoning: None,
+            tool_calls: vec![],
+            finish_reason: "stop".into(),
+            usage,
+            served_model: model.into(),
+            latency_ms: 1,
+        },
+    )
+}
+/// The moment it is, for what is recorded now.
+pub fn now_micros() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    i64::try_from(since.as_micros()).expect("before 292277")
 }

@@ -109,6 +109,7 @@ impl Story {
             Ok(DomainEvent::Device(inner)) => others::device(&inner),
             Ok(DomainEvent::Node(inner)) => others::node(&inner),
             Ok(DomainEvent::Redaction(inner)) => others::redaction(&inner),
+            Ok(DomainEvent::Projection(inner)) => others::projection(stream, &inner),
             Err(error) => {
                 Told { undecodable: true, ..Told::new(format!("{} cannot be told: {error}", event.event_type)) }
             }

@@ -5,6 +5,7 @@
 use crate::apply::{Failure, Progress, stored};
 use crate::db::Pool;
 use crate::error::ViewError;
+use crate::projection::Projection;
 use crate::rebuild::fill;
 use crate::registry::PROJECTIONS;
 use crate::runner::{ProjectionRunner, Task};
@@ -28,6 +29,8 @@ pub struct Views {
 struct Inner {
     store: Store,
     ledger: LedgerReader,
+    /// Names and versions of this program's.
+    projections: Vec<(&'static str, u32)>,
     progress: Vec<(&'static str, watch::Receiver<Progress>)>,
 }
 
@@ -37,13 +40,16 @@ struct Inner {
 pub struct ProjectionStatus {
     /// Its name.
     pub name: String,
-    /// Its version.
+    /// The version that its rows are of.
     pub version: u32,
+    /// The version of this program: where the rows are of another, they are being rebuilt.
+    pub program_version: u32,
     /// The last event it has applied.
     pub position: u64,
     /// Events that it has not applied yet.
     pub lag: u64,
-    /// The event it stopped at; it is tried again at the next start.
+    /// The event it stopped at. It is tried a few times, also by later starts; once it is halted, an operator
+    /// resumes the projection or has it pass over the event.
     pub failed: Option<Failure>,
     /// Events of unknown types that it passed.
     pub skipped_unknown: u64,
@@ -51,7 +57,8 @@ pub struct ProjectionStatus {
 
 impl Views {
     /// Opens the views and prepares the runner that keeps them up to date. Missing views are made;
-    /// damaged ones, and those of another version or of another log, are made anew.
+    /// damaged ones, and those of another log, are made anew; those of another version are served until the
+    /// runner has built new ones beside them.
     ///
     /// # Errors
     /// When the log cannot be read, or the views cannot be written.
@@ -66,16 +73,17 @@ impl Views {
     ) -> Result<(Self, ProjectionRunner), ViewError> {
         let store = Store::open(&place, &ledger, &projections).await?;
         let (mut progress, mut tasks) = (Vec::new(), Vec::new());
-        for projection in projections {
-            let (_, mut now) = stored(&store.read, projection.name()).await?;
+        for projection in projections.iter().copied() {
+            let (version, mut now) = stored(&store.read, projection.name()).await?;
             // What failed in an earlier life is tried again: until then it is merely behind.
-            now.failed = None;
+            now.failed = now.failed.filter(|failure| failure.halted);
             let (sender, receiver) = watch::channel(now);
             progress.push((projection.name(), receiver));
-            tasks.push(Task { projection, progress: sender });
+            let outdated = version != projection.version();
+            tasks.push(Task { projection, progress: sender, outdated });
         }
-        let runner = ProjectionRunner::new(store.clone(), ledger.clone(), tasks);
-        Ok((Self { inner: Arc::new(Inner { store, ledger, progress }) }, runner))
+        let runner = ProjectionRunner::new(place, store.clone(), ledger.clone(), tasks);
+        Ok((Self { inner: Arc::new(Inner { store, ledger, projections: named(&projections), progress }) }, runner))
     }
 
     /// The views as they were when the log ended at `position`: built in memory from that prefix,
@@ -87,18 +95,20 @@ impl Views {
         let projections = PROJECTIONS.to_vec();
         let store = Store::in_memory(&projections).await?;
         let mut progress = Vec::new();
-        for projection in projections {
+        for projection in projections.iter().copied() {
             let position = fill(&store, projection, ledger, 0, position, &mut |_| {}).await?;
             // The sender goes at once: a position that was not reached now never will be.
             let (_, receiver) = watch::channel(Progress { position, ..Progress::default() });
             progress.push((projection.name(), receiver));
         }
-        Ok(Self { inner: Arc::new(Inner { store, ledger: ledger.clone(), progress }) })
+        Ok(Self {
+            inner: Arc::new(Inner { store, ledger: ledger.clone(), projections: named(&projections), progress }),
+        })
     }
 
     /// Views over rows that nobody moves on.
-    pub(crate) fn of_rows(store: Store, ledger: LedgerReader) -> Self {
-        Self { inner: Arc::new(Inner { store, ledger, progress: Vec::new() }) }
+    pub(crate) fn of_rows(store: Store, projections: &[&'static dyn Projection], ledger: LedgerReader) -> Self {
+        Self { inner: Arc::new(Inner { store, ledger, projections: named(projections), progress: Vec::new() }) }
     }
 
     /// Waits until every projection has applied `position`: whoever appended it then reads its own write.
@@ -132,25 +142,7 @@ impl Views {
     /// # Errors
     /// When views or log cannot be read.
     pub async fn status(&self) -> Result<Vec<ProjectionStatus>, ViewError> {
-        let mut list = Vec::new();
-        for (name, _) in &self.inner.progress {
-            let (version, progress) = stored(&self.inner.store.read, name).await?;
-            let Progress { position, failed, skipped_unknown } = progress;
-            list.push(ProjectionStatus {
-                name: (*name).to_owned(),
-                version,
-                position,
-                lag: 0,
-                failed,
-                skipped_unknown,
-            });
-        }
-        // Read after the positions: a lag is never negative.
-        let head = self.inner.ledger.head().await?.position;
-        for status in &mut list {
-            status.lag = head.saturating_sub(status.position);
-        }
-        Ok(list)
+        standing(&self.inner.store.read, &self.inner.ledger, &self.inner.projections).await
     }
 
     /// Closes the connections, after the runner has ended.
@@ -168,6 +160,31 @@ impl Views {
     pub(crate) fn read_pool(&self) -> &Pool {
         &self.inner.store.read
     }
+}
+
+/// Names and versions.
+pub(crate) fn named(projections: &[&'static dyn Projection]) -> Vec<(&'static str, u32)> {
+    projections.iter().map(|projection| (projection.name(), projection.version())).collect()
+}
+
+/// How projections stand, as stored with their rows.
+pub(crate) async fn standing(
+    pool: &Pool,
+    ledger: &LedgerReader,
+    projections: &[(&'static str, u32)],
+) -> Result<Vec<ProjectionStatus>, ViewError> {
+    let mut list = Vec::new();
+    for (name, program_version) in projections {
+        let (version, Progress { position, failed, attempts: _, skipped_unknown }) = stored(pool, name).await?;
+        let (name, program_version) = ((*name).to_owned(), *program_version);
+        list.push(ProjectionStatus { name, version, program_version, position, lag: 0, failed, skipped_unknown });
+    }
+    // Read after the positions: a lag is never negative.
+    let head = ledger.head().await?.position;
+    for status in &mut list {
+        status.lag = head.saturating_sub(status.position);
+    }
+    Ok(list)
 }
 
 async fn reach(

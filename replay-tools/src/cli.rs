@@ -55,6 +55,11 @@ pub(crate) enum Command {
     Redact(RedactArgs),
     /// Rebuild the views from the log, or check the live ones against a rebuild
     Rebuild(RebuildArgs),
+    /// Show how each projection stands: version, position, lag, and what it stopped at
+    Status,
+    /// Help a projection that stopped at an event
+    #[command(subcommand)]
+    Projection(ProjectionCommand),
 }
 
 #[derive(Debug, Args)]
@@ -144,6 +149,43 @@ pub(crate) struct RebuildArgs {
     /// Only this projection
     #[arg(long, value_name = "NAME")]
     pub projection: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ProjectionCommand {
+    /// Try it again from where it stands, after what made it fail was mended
+    Resume(ResumeArgs),
+    /// Have it pass over the event it stopped at; an event says so, and every rebuild does the same
+    Skip(SkipArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResumeArgs {
+    /// The projection
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Do it; without this, what it stopped at is shown
+    #[arg(long)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SkipArgs {
+    /// The projection
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The event that it stopped at
+    #[arg(long, value_name = "POSITION")]
+    pub position: u64,
+    /// Why it may be passed over; it stays in the log for ever
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub reason: String,
+    /// Who answers for it
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub operator: String,
+    /// Do it; without this, what it stopped at is shown
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! DevMind Ledger's operator tools, behind the binary `devmind-replay`.
 //!
-//! Everything here reads a ledger, also while a server writes it, but for `redact` and `import`, which need
-//! a file for themselves; nothing here can send a
+//! Everything here reads a ledger, also while a server writes it, but for `redact`, `import` and `projection
+//! skip`, which need a file for themselves; nothing here can send a
 //! command to a device or a model, because nothing here links them. Data goes to stdout, everything
 //! else to stderr. Exit status: 0 ok, 1 refused or failed, 2 usage, 3 verification failed.
 
@@ -14,6 +14,7 @@ mod foreign;
 mod journal;
 mod log;
 mod output;
+mod projection;
 mod prove_once;
 mod rebuild;
 mod reconcile;
@@ -27,7 +28,7 @@ mod verify;
 pub use cli::Cli;
 
 use clap::CommandFactory;
-use cli::Command;
+use cli::{Command, ProjectionCommand};
 use failure::{Failure, report};
 use output::Output;
 use std::process::ExitCode;
@@ -86,6 +87,9 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Attest(args) => attest::run(&data, args, &mut output).await,
             Command::Redact(args) => redact::run(&data, args, &mut output).await,
             Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
+            Command::Status => projection::status(&data, &mut output).await,
+            Command::Projection(ProjectionCommand::Resume(args)) => projection::resume(&data, &args, &mut output).await,
+            Command::Projection(ProjectionCommand::Skip(args)) => projection::skip(&data, &args, &mut output).await,
         }
     });
     match done.and_then(|verdict| output.finish().map(|()| verdict)) {

@@ -44,7 +44,7 @@ fn arrows_between_the_crates_point_inwards() {
         ("devmind-domain", &[][..]),
         ("devmind-kill-point", &[]),
         ("devmind-ledger", &["devmind-domain", "devmind-kill-point"]),
-        ("devmind-projections", &["devmind-domain", "devmind-ledger"]),
+        ("devmind-projections", &["devmind-domain", "devmind-kill-point", "devmind-ledger"]),
         ("devmind-device", &["devmind-domain", "devmind-kill-point"]),
         (
             "devmind-api",

@@ -101,6 +101,11 @@ fn cases(own: &Anns) -> Vec<Case> {
         read("get /api/tool-calls", format!("run_id={}", answered.run_id)),
         read("get /api/tool-calls", format!("tool_call_id={tool_call_id}")),
         read("get /api/runs/events", format!("run_id={}", answered.run_id)),
+        Case { query: "q=add".to_owned(), ..list("get /api/conversations/search") },
+        read("get /api/conversations/search", "q=add&user_id=ann".to_owned()),
+        list("get /api/usage"),
+        read("get /api/usage", "user_id=ann".to_owned()),
+        Case { expect: [NOBODY, OK, FORBIDDEN, OK, FORBIDDEN], ..read("get /api/usage", "everybody=true".to_owned()) },
         list("get /api/devices"),
         read("get /api/devices", "user_id=ann".to_owned()),
         list("get /api/ledger/events"),
@@ -244,6 +249,7 @@ async fn what_an_auditor_or_an_operator_reads_of_others_is_in_the_ledger_and_wha
     let position = server.log().of("TurnPrepared").await[0].position;
     for (path, what) in [
         ("/api/conversations?user_id=ann".to_owned(), "conversations"),
+        ("/api/conversations/search?q=add&user_id=ann".to_owned(), "search"),
         (format!("/api/turns?conversation_id={conversation}"), "turns"),
         (format!("/api/tool-calls?conversation_id={conversation}"), "tool_calls"),
         (format!("/api/tool-calls?run_id={}", asked.run_id), "tool_calls"),

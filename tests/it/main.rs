@@ -36,6 +36,7 @@ mod model_secrets;
 mod openapi;
 mod openapi_fuzz;
 mod operator;
+mod poison;
 mod proofs;
 mod replay_stream;
 mod reports;

@@ -78,9 +78,11 @@ impl RunStream {
         match event {
             DomainEvent::Conversation(event) => self.see_conversation(event),
             DomainEvent::Thread(event) => self.see_thread(&stream.aggregate_id.as_str().into(), event),
-            DomainEvent::ToolCall(_) | DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) => {
-                Vec::new()
-            }
+            DomainEvent::ToolCall(_)
+            | DomainEvent::Device(_)
+            | DomainEvent::Node(_)
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_) => Vec::new(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::access::{Subject, read_conversation, record, whose};
 use super::extract::{Body, Query};
-use super::fields::{ClientId, Content, IdempotencyKey, Title, UserName};
+use super::fields::{ClientId, Content, IdempotencyKey, SearchText, Title, UserName};
 use super::openapi::refusals;
 use crate::error::ApiResult;
 use crate::identity::{Author, Caller};
@@ -14,8 +14,9 @@ use devmind_domain::conversation::{Conversation, ConversationCommand};
 use devmind_domain::event::Actor;
 use devmind_domain::ids::{ConversationId, UserId};
 use devmind_ledger::execute;
-use devmind_projections::{ConversationRow, TurnRow};
+use devmind_projections::{ConversationRow, SearchHit, TurnRow};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
@@ -52,6 +53,35 @@ pub async fn list(
         record(&app, &caller, subjects, "conversations").await?;
     }
     Ok(Json(rows))
+}
+
+/// What to look for, and in whose conversations.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct SearchQuery {
+    /// Words, or how they begin; a text that is found has all of them.
+    q: SearchText,
+    /// Another person's conversations, for auditors and operators; absent: one's own.
+    user_id: Option<UserName>,
+}
+
+/// Titles, questions and answers that have every word, the newest first, at most 50.
+#[utoipa::path(get, path = "/api/conversations/search", tag = "conversations", operation_id = "search_conversations",
+    params(SearchQuery), responses((status = 200, body = Vec<SearchHit>), ListRefusals))]
+pub async fn search(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Query(query): Query<SearchQuery>,
+) -> ApiResult<Json<Vec<SearchHit>>> {
+    let owner = whose(&caller, query.user_id.map(|name| name.as_str().into()))?;
+    app.caught_up(&["search"]).await?;
+    let hits = app.views.search(&owner, query.q.as_str()).await?.unwrap_or_default();
+    if owner != caller.user_id {
+        let conversations: BTreeSet<_> = hits.iter().map(|hit| hit.conversation_id.clone()).collect();
+        record(&app, &caller, conversations.into_iter().map(Subject::Conversation), "search").await?;
+    }
+    Ok(Json(hits))
 }
 
 /// Which conversation.

@@ -3,8 +3,12 @@
 
 use crate::identity::MAX_USER_CHARS;
 use devmind_domain::limits::{MAX_CLIENT_ID_CHARS, MAX_CONTENT_CHARS, MAX_IDEMPOTENCY_KEY_CHARS, MAX_TITLE_CHARS};
+use devmind_projections::DAY_CHARS;
 use serde::Deserialize;
 use utoipa::ToSchema;
+
+/// Characters of a search, at most.
+const MAX_SEARCH_CHARS: usize = 200;
 
 macro_rules! texts {
     ($($(#[doc = $doc:literal])* #[schema($($schema:tt)*)] $name:ident, $check:ident;)*) => {$(
@@ -51,6 +55,12 @@ texts! {
     /// A user's name.
     #[schema(min_length = 1, max_length = 64, pattern = r"^[A-Za-z0-9._@-]+$")]
     UserName, user_name;
+    /// What to look for; at least one letter or digit.
+    #[schema(min_length = 1, max_length = 200)]
+    SearchText, search_text;
+    /// A day: `2026-11-30`.
+    #[schema(min_length = 10, max_length = 10, pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
+    Day, day;
 }
 
 impl ClientId {
@@ -99,6 +109,22 @@ fn user_name(text: String) -> Result<String, String> {
     Err(format!("must have 1-{MAX_USER_CHARS} letters, digits, . _ @ -"))
 }
 
+fn search_text(text: String) -> Result<String, String> {
+    if text.chars().any(char::is_alphanumeric) && text.chars().count() <= MAX_SEARCH_CHARS {
+        return Ok(text);
+    }
+    Err(format!("must have 1-{MAX_SEARCH_CHARS} characters, one of them a letter or digit"))
+}
+
+fn day(text: String) -> Result<String, String> {
+    let shaped = text.len() == DAY_CHARS
+        && text
+            .bytes()
+            .enumerate()
+            .all(|(at, byte)| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() });
+    if shaped { Ok(text) } else { Err("must be a day like 2026-11-30".to_owned()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +142,8 @@ mod tests {
         assert_eq!(lengths::<Content>(), (1, MAX_CONTENT_CHARS as u64));
         assert_eq!(lengths::<Title>(), (1, MAX_TITLE_CHARS as u64));
         assert_eq!(lengths::<UserName>(), (1, MAX_USER_CHARS as u64));
+        assert_eq!(lengths::<SearchText>(), (1, MAX_SEARCH_CHARS as u64));
+        assert_eq!(lengths::<Day>(), (DAY_CHARS as u64, DAY_CHARS as u64));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod openapi;
 mod proofs;
 mod runs;
 mod tool_calls;
+mod usage;
 
 pub use fields::ClientId;
 
@@ -56,6 +57,7 @@ fn questions() -> OpenApiRouter<Arc<App>> {
 fn others() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(conversations::list))
+        .routes(routes!(conversations::search))
         .routes(routes!(conversations::rename))
         .routes(routes!(conversations::delete))
         .routes(routes!(runs::resume))
@@ -65,6 +67,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(devices::list))
         .routes(routes!(devices::ticket))
         .routes(routes!(dev::call_tool))
+        .routes(routes!(usage::list))
         .routes(routes!(ledger::events))
         .routes(routes!(ledger::state))
         .routes(routes!(proofs::checkpoint))

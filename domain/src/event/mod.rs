@@ -32,12 +32,14 @@ pub enum AggregateType {
     Node,
     /// One event whose content was erased.
     Redaction,
+    /// One read model, as far as operators decide about it.
+    Projection,
 }
 
 impl AggregateType {
     /// Every kind.
-    pub const ALL: [Self; 6] =
-        [Self::Conversation, Self::Thread, Self::ToolCall, Self::Device, Self::Node, Self::Redaction];
+    pub const ALL: [Self; 7] =
+        [Self::Conversation, Self::Thread, Self::ToolCall, Self::Device, Self::Node, Self::Redaction, Self::Projection];
 
     /// The column value.
     pub const fn as_str(self) -> &'static str {
@@ -48,6 +50,7 @@ impl AggregateType {
             Self::Device => "device",
             Self::Node => "node",
             Self::Redaction => "redaction",
+            Self::Projection => "projection",
         }
     }
 }
@@ -296,6 +299,8 @@ pub enum DomainEvent {
     Node(crate::node::NodeEvent),
     /// Of a redaction.
     Redaction(crate::redaction::RedactionEvent),
+    /// Of a projection.
+    Projection(crate::projection::ProjectionEvent),
 }
 
 macro_rules! each_kind {
@@ -307,6 +312,7 @@ macro_rules! each_kind {
             DomainEvent::Device($inner) => $body,
             DomainEvent::Node($inner) => $body,
             DomainEvent::Redaction($inner) => $body,
+            DomainEvent::Projection($inner) => $body,
         }
     };
 }
@@ -325,6 +331,7 @@ impl DomainEvent {
             Some(AggregateType::Device) => EventSet::decode(event_type, version, payload).map(Self::Device),
             Some(AggregateType::Node) => EventSet::decode(event_type, version, payload).map(Self::Node),
             Some(AggregateType::Redaction) => EventSet::decode(event_type, version, payload).map(Self::Redaction),
+            Some(AggregateType::Projection) => EventSet::decode(event_type, version, payload).map(Self::Projection),
             None => Err(DecodeError::UnknownType {
                 aggregate_type: aggregate_type.to_owned(),
                 event_type: event_type.to_owned(),
@@ -344,6 +351,7 @@ impl DomainEvent {
             .chain(of(AggregateType::Device, crate::device::DeviceEvent::TYPES))
             .chain(of(AggregateType::Node, crate::node::NodeEvent::TYPES))
             .chain(of(AggregateType::Redaction, crate::redaction::RedactionEvent::TYPES))
+            .chain(of(AggregateType::Projection, crate::projection::ProjectionEvent::TYPES))
             .collect()
     }
 

@@ -19,7 +19,7 @@ pub fn without_content(event: DomainEvent) -> Option<DomainEvent> {
         DomainEvent::Conversation(event) => conversation(event).map(DomainEvent::Conversation),
         DomainEvent::Thread(event) => thread(event).map(DomainEvent::Thread),
         DomainEvent::ToolCall(event) => tool_call(event).map(DomainEvent::ToolCall),
-        DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) => None,
+        DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => None,
     }
 }
 

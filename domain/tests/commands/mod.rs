@@ -7,6 +7,7 @@ use devmind_domain::canonical::call_hash;
 use devmind_domain::device::{Device, DeviceCommand};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::{Node, NodeCommand};
+use devmind_domain::projection::{ProjectionCommand, ProjectionEventSkipped, ProjectionSkips};
 use devmind_domain::protocol::RegisteredTool;
 use devmind_domain::redaction::{PayloadRedacted, Redaction, RedactionCommand};
 use devmind_domain::thread::*;
@@ -207,6 +208,19 @@ impl Domain for Redaction {
             payload_hash: "p".to_owned(),
             kept_hash: "k".to_owned(),
             reason: if random.below(2) == 0 { String::new() } else { "asked for".to_owned() },
+        })
+    }
+}
+
+impl Domain for ProjectionSkips {
+    fn command(&self, random: &mut Random) -> ProjectionCommand {
+        ProjectionCommand::Skip(ProjectionEventSkipped {
+            version: 1 + random.below(2) as u32,
+            position: random.below(20) as u64,
+            event_id: "e".to_owned(),
+            event_type: "TurnPrepared".to_owned(),
+            failure: "panicked".to_owned(),
+            reason: if random.below(2) == 0 { String::new() } else { "not needed".to_owned() },
         })
     }
 }

@@ -42,7 +42,7 @@ impl Calls {
             DomainEvent::Thread(inner) => self.thread(inner),
             DomainEvent::Device(inner) => self.device(inner),
             DomainEvent::Node(inner) => self.node(inner),
-            DomainEvent::Conversation(_) | DomainEvent::Redaction(_) => {}
+            DomainEvent::Conversation(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => {}
         }
     }
 

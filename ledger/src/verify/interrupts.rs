@@ -32,7 +32,11 @@ impl Interrupts {
             DomainEvent::ToolCall(inner) => {
                 self.tool_call(event.position, event.stream.aggregate_id.as_str(), inner, report);
             }
-            DomainEvent::Thread(_) | DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) => {}
+            DomainEvent::Thread(_)
+            | DomainEvent::Device(_)
+            | DomainEvent::Node(_)
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_) => {}
         }
     }
 

@@ -39,7 +39,11 @@ impl Runs {
         match decoded {
             DomainEvent::Conversation(inner) => self.conversation(event, inner, report),
             DomainEvent::Device(inner) => self.device(event, inner, report),
-            DomainEvent::Thread(_) | DomainEvent::ToolCall(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) => {}
+            DomainEvent::Thread(_)
+            | DomainEvent::ToolCall(_)
+            | DomainEvent::Node(_)
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_) => {}
         }
     }
 

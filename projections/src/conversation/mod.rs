@@ -47,7 +47,8 @@ impl Projection for Conversations {
             | DomainEvent::ToolCall(_)
             | DomainEvent::Device(_)
             | DomainEvent::Node(_)
-            | DomainEvent::Redaction(_) => vec![],
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_) => vec![],
         }
     }
 }

@@ -49,7 +49,8 @@ impl Projection for Devices {
             DomainEvent::Conversation(_)
             | DomainEvent::Thread(_)
             | DomainEvent::ToolCall(_)
-            | DomainEvent::Redaction(_) => vec![],
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_) => vec![],
         }
     }
 }

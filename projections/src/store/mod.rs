@@ -6,6 +6,8 @@
 pub(crate) mod postgres;
 mod sqlite;
 
+pub(crate) use sqlite::existing;
+
 use crate::apply::{known_types, reset};
 use crate::db::{Pool, Work, values};
 use crate::error::ViewError;
@@ -63,7 +65,8 @@ async fn begin_all(pool: &Pool, projections: &Projections) -> Result<(), ViewErr
     Ok(())
 }
 
-/// Empties every projection whose rows were not made by this version from this very log.
+/// Empties every projection whose rows were not made from this very log. Those of another version stay, and
+/// are served, until the runner has built its own beside them.
 pub(crate) async fn settle(pool: &Pool, ledger: &LedgerReader, projections: &Projections) -> Result<(), ViewError> {
     let mut transaction = pool.begin().await?;
     if transaction.is_postgres() {
@@ -111,10 +114,8 @@ async fn unusable(
     };
     let row = Columns(&row);
     let (version, position) = (row.small("version")?, row.count("position")?);
-    if version != projection.version() {
-        return Ok(Some(format!("they are of version {version}, this program has {}", projection.version())));
-    }
-    if row.count("skipped_unknown")? > 0 && row.text::<String>("known_types")? != known_types() {
+    let same_version = version == projection.version();
+    if same_version && row.count("skipped_unknown")? > 0 && row.text::<String>("known_types")? != known_types() {
         return Ok(Some("they lack events that another program did not know".to_owned()));
     }
     if position == 0 {

@@ -95,6 +95,15 @@ fn options(file: &Path) -> SqliteConnectOptions {
         .busy_timeout(Duration::from_millis(BUSY_MS))
 }
 
+/// One connection to a file that is there; nothing is made, migrated or replaced.
+pub(crate) async fn existing(file: &Path, read_only: bool) -> Result<Pool, ViewError> {
+    let options = match read_only {
+        true => SqliteConnectOptions::new().filename(file).read_only(true),
+        false => options(file),
+    };
+    Ok(Pool::Sqlite(SqlitePoolOptions::new().max_connections(1).connect_with(options).await?))
+}
+
 /// Holds `<file>.lock` until dropped; the operating system frees it when the process dies.
 async fn lock(file: &Path) -> Result<File, ViewError> {
     let path = beside(file, ".lock");

@@ -34,6 +34,10 @@ async fn rows_at_the_head(bench: &Bench) -> Vec<String> {
     let served = bench.serve().await;
     let head = bench.ledger.reader().head().await.expect("a head").position;
     served.views.wait_for(head).await.expect("caught up");
+    // Rows of another version are served until they are replaced.
+    while served.views.status().await.expect("status").iter().any(|status| status.version != status.program_version) {
+        tokio::task::yield_now().await;
+    }
     let rows = dump(served.views.read_pool()).await;
     served.stop().await;
     rows

@@ -1,7 +1,10 @@
 //! What holds whatever the projections are: the runner, the file, rebuild and check.
 
 mod file;
+mod fragile;
 mod past;
+mod poison;
 mod random;
 mod rebuild;
 mod runner;
+mod version;

@@ -3,6 +3,7 @@
 use super::{Told, quoted};
 use devmind_domain::device::DeviceEvent;
 use devmind_domain::node::NodeEvent;
+use devmind_domain::projection::ProjectionEvent;
 use devmind_domain::redaction::RedactionEvent;
 use devmind_domain::thread::{ModelResponded, ThreadEvent};
 
@@ -82,6 +83,18 @@ pub(super) fn redaction(event: &RedactionEvent) -> Told {
     match event {
         RedactionEvent::PayloadRedacted(e) => Told::new(format!(
             "the content of event {} ({}) was erased: {}",
+            e.position,
+            e.event_type,
+            quoted(&e.reason)
+        )),
+    }
+}
+
+pub(super) fn projection(name: &str, event: &ProjectionEvent) -> Told {
+    match event {
+        ProjectionEvent::ProjectionEventSkipped(e) => Told::new(format!(
+            "the view {name} (version {}) passes over event {} ({}): {}",
+            e.version,
             e.position,
             e.event_type,
             quoted(&e.reason)

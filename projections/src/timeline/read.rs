@@ -117,7 +117,8 @@ impl Found {
                     DomainEvent::Conversation(_)
                     | DomainEvent::Device(_)
                     | DomainEvent::Node(_)
-                    | DomainEvent::Redaction(_),
+                    | DomainEvent::Redaction(_)
+                    | DomainEvent::Projection(_),
                 )
                 | Err(_) => {}
             }
