@@ -104,6 +104,9 @@ pub struct ActiveRun {
     pub device_id: Option<DeviceId>,
     /// Where it stands.
     pub status: RunStatus,
+    /// Whether whoever executes it was asked to stop it.
+    #[serde(default)]
+    pub stop_requested: bool,
 }
 
 /// Where a run stands.
@@ -195,12 +198,19 @@ impl Decider for Conversation {
                         graph_thread_id: e.graph_thread_id.clone(),
                         device_id: e.device_id.clone(),
                         status: RunStatus::Queued,
+                        stop_requested: false,
                     });
                 }
             }
             ConversationEvent::RunClaimed(e) => {
                 let claim = Claim { node_id: e.node_id.clone(), epoch: e.epoch };
                 self.set_run(&e.run_id, RunStatus::Running(claim));
+            }
+            ConversationEvent::RunStopRequested(e) => {
+                let run = self.latest.as_mut().and_then(|turn| turn.run.as_mut());
+                if let Some(run) = run.filter(|run| run.run_id == e.run_id) {
+                    run.stop_requested = true;
+                }
             }
             ConversationEvent::InterruptRaised(e) => {
                 if let Some(turn) = self.latest.as_mut().filter(|turn| turn.turn_id == e.turn_id) {

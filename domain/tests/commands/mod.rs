@@ -4,6 +4,7 @@ mod conversation;
 
 use super::random::Random;
 use devmind_domain::canonical::call_hash;
+use devmind_domain::conversation::Claim;
 use devmind_domain::device::{Device, DeviceCommand};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::{Node, NodeCommand};
@@ -176,7 +177,7 @@ impl Domain for Device {
             2 => DeviceCommand::ConsumeTicket { ticket_hash },
             3 => DeviceCommand::Connect {
                 connection_id,
-                node_id: "node-1".into(),
+                holder: Claim { node_id: "node-1".into(), epoch: 1 },
                 instance_id: "i".into(),
                 journal_id: random.of(&["j1", "j2"]).into(),
                 journal_epoch: random.below(6) as u64,
