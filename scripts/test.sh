@@ -3,11 +3,10 @@
 #
 # Needed, and installed here on Debian when it is missing and we may:
 #   gcc, libc6-dev    the C compiler for the bundled SQLite and for ring
+#   postgresql        the tests start throw-away clusters of their own, as another user when root runs them
 #   strace            what a loss of power may leave of the device's journal (Linux)
 #   util-linux        unshare and mount, for a small disk that is really full (Linux)
 # Used when it is there (the tests say so when they are skipped, and fail with DEVMIND_REQUIRE_PEERS=1):
-#   postgresql        the tests start throw-away clusters of their own, as another user when root runs them
-# Used when it is there (the tests say so when they are skipped):
 #   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
 #                        tests/peers/aimock; the tests fetch their packages with `npm ci`
 #   python3 with venv    schemathesis and a device of another hand (tests/peers/schemathesis, device), whose

@@ -23,7 +23,7 @@ use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::protocol::CloseCode;
-use devmind_ledger::{Ledger, Place, execute};
+use devmind_ledger::{Ledger, execute};
 use devmind_projections::Views;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -140,8 +140,8 @@ impl Server {
         let listener = bind(config.address()?).await?;
         let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;
         let (log_place, views_place) = config.places()?;
-        if matches!(log_place, Place::File(_)) {
-            create_folder(&config.data)?;
+        create_folder(&config.data)?;
+        if matches!(log_place, devmind_ledger::Place::File(_)) {
             refuse_lost_ledger(&config.data)?;
         }
         let ledger = Ledger::open(&log_place).await.map_err(|error| StartError::new(error.code(), error))?;

@@ -32,7 +32,7 @@ pub struct Limits {
     pub messages_per_second: u32,
     /// Messages that a device may send at once.
     pub message_burst: u32,
-    /// Folder listings that one device is asked for in a minute.
+    /// Calls in a minute that a device's user is not asked about (listings).
     pub listings_per_minute: u32,
     /// A device must register within this time of the upgrade (milliseconds).
     pub register_within_ms: u64,

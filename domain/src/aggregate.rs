@@ -1,13 +1,19 @@
 //! What an aggregate is here, and its adapter to the cqrs-es family.
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 /// A consistency boundary: a state, the commands it decides and the events it folds.
 ///
 /// `decide` holds all rules. `evolve` holds none: it is total, so that history always loads.
 /// The shape is Chassaing's "decider"; [`cqrs_es::Aggregate`] is a thin adapter over the two
 /// (see the `adapt_to_cqrs_es` macro), which makes cqrs-es's given/when/then tests and tools work.
-pub trait Decider: Default + Clone + Send + Sync + 'static {
+pub trait Decider: Default + Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The stream's kind, the column `aggregate_type`.
     const TYPE: crate::event::AggregateType;
+    /// The shape and the fold of the state. A stored state of another number is not used: raise it
+    /// whenever `evolve` or a field of the state changes (a test over golden states says when).
+    const STATE_VERSION: u32;
     /// What can be asked.
     type Command: Send;
     /// What can have happened.
@@ -23,6 +29,11 @@ pub trait Decider: Default + Clone + Send + Sync + 'static {
 
     /// Folds one event into the state.
     fn evolve(&mut self, event: &Self::Event);
+
+    /// About how many bytes the state holds beyond its own size, for caches.
+    fn held_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// Implements [`cqrs_es::Aggregate`] for a [`Decider`].

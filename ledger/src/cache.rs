@@ -1,8 +1,8 @@
-//! Aggregates that were loaded or changed lately, so that a command does not read its stream again.
+//! Aggregates that were loaded or changed lately, so that a command need not read its stream again.
 //!
-//! What is here was true at its version; it is never believed further than that. Whoever appends on it
-//! has its version checked by the writer; whoever concludes something else from it first reads what came
-//! after it.
+//! An entry is a state and the version it is the state *of*: it is never wrong, only old. Whoever
+//! takes one either reads what came after it ([`crate::load`]) or lets the writer's version check
+//! find out ([`crate::execute`]). States enter when their events are durable, never before.
 
 use crate::limits::{MAX_CACHED_AGGREGATES, MAX_CACHED_BYTES};
 use devmind_domain::Decider;
@@ -10,59 +10,52 @@ use devmind_domain::event::StreamId;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
-/// An aggregate at a version of its stream.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Loaded<A> {
-    pub state: A,
-    pub version: u64,
-    /// Bytes of the events that made it: about what it weighs in memory.
-    pub bytes: usize,
-}
+/// The cache of one open log; clones of its reader share it.
+pub(crate) struct AggregateCache(Cache<StreamId, Entry, ByHeldBytes>);
 
 #[derive(Clone)]
 struct Entry {
     state: Arc<dyn Any + Send + Sync>,
     version: u64,
-    bytes: usize,
+    held_bytes: usize,
 }
 
 #[derive(Clone)]
-struct Bytes;
+struct ByHeldBytes;
 
-impl Weighter<StreamId, Entry> for Bytes {
+impl Weighter<StreamId, Entry> for ByHeldBytes {
     fn weight(&self, stream: &StreamId, entry: &Entry) -> u64 {
-        (stream.aggregate_id.len() + entry.bytes).max(1) as u64
+        (stream.aggregate_id.len() + entry.held_bytes) as u64
     }
 }
-
-/// Bounded by number and by bytes; those used least lately give way.
-pub(crate) struct AggregateCache(Cache<StreamId, Entry, Bytes>);
 
 impl Default for AggregateCache {
     fn default() -> Self {
-        Self(Cache::with_weighter(MAX_CACHED_AGGREGATES, MAX_CACHED_BYTES as u64, Bytes))
-    }
-}
-
-impl std::fmt::Debug for AggregateCache {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("AggregateCache").field(&self.0.len()).finish()
+        Self(Cache::with_weighter(MAX_CACHED_AGGREGATES, MAX_CACHED_BYTES, ByHeldBytes))
     }
 }
 
 impl AggregateCache {
-    /// The aggregate as it was last seen here.
-    pub fn get<A: Decider>(&self, stream: &StreamId) -> Option<Loaded<A>> {
-        let Entry { state, version, bytes } = self.0.get(stream)?;
-        // A stream's kind decides its type, so this is always the same one.
-        Some(Loaded { state: state.downcast_ref::<A>()?.clone(), version, bytes })
+    /// A state of the stream and its version: what was true once, and may be still.
+    pub fn get<A: Decider>(&self, stream: &StreamId) -> Option<(Arc<A>, u64)> {
+        let entry = self.0.get(stream)?;
+        Some((entry.state.downcast().ok()?, entry.version))
     }
 
-    /// Keeps an aggregate as the log says it is.
-    pub fn put<A: Decider>(&self, stream: &StreamId, Loaded { state, version, bytes }: &Loaded<A>) {
-        let (version, bytes) = (*version, *bytes);
-        self.0.insert(stream.clone(), Entry { state: Arc::new(state.clone()), version, bytes });
+    /// Keeps a state that is durable, unless a newer one is there.
+    pub fn put<A: Decider>(&self, stream: &StreamId, state: &Arc<A>, version: u64) {
+        if self.0.peek(stream).is_none_or(|entry| entry.version < version) {
+            let held_bytes = size_of::<A>() + state.held_bytes();
+            self.0.insert(stream.clone(), Entry { state: state.clone(), version, held_bytes });
+        }
+    }
+}
+
+impl fmt::Debug for AggregateCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AggregateCache").field("entries", &self.0.len()).finish()
     }
 }

@@ -7,12 +7,13 @@
 
 use crate::append::{Append, StreamAppend};
 use crate::error::{AppendError, LedgerError};
-use crate::execute::load;
 use crate::ledger::Ledger;
+use crate::load::load;
 use cqrs_es::{Aggregate, AggregateContext, AggregateError, EventEnvelope, EventStore};
 use devmind_domain::Decider;
 use devmind_domain::event::{DecodeError, EventSet, Metadata, NewEvent, RecordedEvent, StreamId};
 use std::collections::HashMap;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// An event store over a [`Ledger`], for any aggregate of the domain.
@@ -79,7 +80,7 @@ where
         aggregate_id: &str,
     ) -> Result<CqrsContext<A>, AggregateError<<A as Aggregate>::Error>> {
         let (aggregate, version) = load::<A>(self.ledger.reader(), aggregate_id).await.map_err(ledger_error)?;
-        Ok(CqrsContext { aggregate_id: aggregate_id.to_owned(), aggregate, version })
+        Ok(CqrsContext { aggregate_id: aggregate_id.to_owned(), aggregate: Arc::unwrap_or_clone(aggregate), version })
     }
 
     async fn commit(

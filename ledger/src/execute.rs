@@ -1,13 +1,17 @@
-//! Loading an aggregate from its stream, and carrying out a command on it.
+//! Carrying out a command on an aggregate.
+//!
+//! A state from memory may be old. The writer's version check finds that out for whatever is
+//! appended; what appends nothing (a refusal, "it is so already") is decided again on what the
+//! stream says now.
 
 use crate::append::{Append, Idempotency, StreamAppend};
-use crate::cache::Loaded;
-use crate::error::{AppendError, ExecuteError, LedgerError};
-use crate::ledger::Ledger;
+use crate::error::{AppendError, ExecuteError};
+use crate::ledger::{Ledger, Submitted};
 use crate::limits::MAX_CONFLICT_RETRIES;
-use crate::reader::LedgerReader;
+use crate::load::{load, remember};
+use crate::tips::UnderWay;
 use devmind_domain::Decider;
-use devmind_domain::event::{EventSet, Metadata, NewEvent, RecordedEvent, StreamId};
+use devmind_domain::event::{Metadata, NewEvent, RecordedEvent, StreamId};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -15,47 +19,12 @@ use uuid::Uuid;
 #[derive(Clone, Debug)]
 pub struct Executed<A> {
     /// The aggregate after the events.
-    pub state: A,
+    pub state: Arc<A>,
     /// The events; none when it was already so.
     pub events: Vec<Arc<RecordedEvent>>,
     /// The last event's position, or, when nothing had to happen, a position of the log that
     /// includes everything the decision was based on. A view that has passed it shows the outcome.
     pub position: u64,
-}
-
-/// The aggregate as its stream says, and the stream's version. Only what came after the last load is read.
-///
-/// # Errors
-/// [`LedgerError`] when the stream cannot be read; an event that this program does not know is an
-/// error here, because a decision on half the facts could be wrong.
-pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(A, u64), LedgerError> {
-    let stream = StreamId::new(A::TYPE, id);
-    let seen = reader.cache().get(&stream).unwrap_or_default();
-    let Loaded { state, version, .. } = go_on::<A>(reader, &stream, seen).await?;
-    Ok((state, version))
-}
-
-/// Brings an aggregate to where its stream is now.
-async fn go_on<A: Decider>(
-    reader: &LedgerReader,
-    stream: &StreamId,
-    mut loaded: Loaded<A>,
-) -> Result<Loaded<A>, LedgerError> {
-    let events = reader.read_stream(stream, loaded.version).await?;
-    for event in &events {
-        let decoded = <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content());
-        loaded.state.evolve(&decoded.map_err(|error| LedgerError::Undecodable {
-            position: event.position,
-            stream: stream.clone(),
-            error,
-        })?);
-        loaded.version = event.sequence;
-        loaded.bytes += event.payload.len();
-    }
-    if !events.is_empty() {
-        reader.cache().put(stream, &loaded);
-    }
-    Ok(loaded)
 }
 
 /// Loads an aggregate, decides, appends, and begins anew when somebody else was faster.
@@ -77,65 +46,109 @@ where
     A::Command: Clone,
 {
     let stream = StreamId::new(A::TYPE, id);
-    let reader = ledger.reader();
-    let mut turn = None;
+    let mut lane = None;
     let mut retries = 0;
-    let seen: Option<Loaded<A>> = reader.cache().get(&stream);
-    // What was seen earlier is good enough to append on, because the writer checks the version. For any
-    // other conclusion it must be what the log says now.
-    let mut is_now = seen.is_none();
-    let mut loaded = match seen {
-        Some(loaded) => loaded,
-        None => go_on(reader, &stream, Loaded::default()).await.map_err(ExecuteError::Ledger)?,
-    };
+    let mut durable = None;
+    let to_do = ToDo { ledger, stream: &stream, metadata, idempotency: idempotency.as_ref() };
     loop {
-        let decision = loaded.state.decide(command.clone());
-        if !is_now && decision.as_ref().map_or(true, Vec::is_empty) {
-            loaded = go_on(reader, &stream, loaded).await.map_err(ExecuteError::Ledger)?;
-            is_now = true;
-            continue;
-        }
-        let Loaded { mut state, version, mut bytes } = loaded.clone();
-        let decided = match decision {
-            Ok(decided) => decided,
-            Err(refusal) => {
+        let (submitted, under_way, next) = match to_do.hand_over::<A>(command.clone(), durable.take()) {
+            Next::Read => {
+                durable = Some(load::<A>(ledger.reader(), id).await.map_err(ExecuteError::Ledger)?);
+                continue;
+            }
+            Next::Refused(refusal) => {
                 // The rules may refuse just because the same request came through before; where they
                 // do not, the writer looks for the key.
                 check_key(ledger, idempotency.as_ref()).await?;
                 return Err(ExecuteError::Refused(refusal));
             }
+            Next::Already(state) => {
+                let head = ledger.reader().head().await.map_err(ExecuteError::Ledger)?;
+                return Ok(Executed { state, events: Vec::new(), position: head.position });
+            }
+            Next::NotTaken(error) => return Err(ExecuteError::Append(error)),
+            Next::HandedOver(submitted, under_way, next) => (submitted, under_way, next),
         };
-        if decided.is_empty() && idempotency.is_none() {
-            let head = ledger.reader().head().await.map_err(ExecuteError::Ledger)?;
-            return Ok(Executed { state, events: Vec::new(), position: head.position });
-        }
-        let new_event = |event: &A::Event| NewEvent {
-            event_id: Uuid::now_v7().to_string(),
-            event: event.clone().into(),
-            metadata: metadata.clone(),
-        };
-        let events = decided.iter().map(new_event).collect();
-        let append = StreamAppend { stream: stream.clone(), expected_version: version, events };
-        match ledger.append(Append { streams: vec![append], idempotency: idempotency.clone() }).await {
+        match submitted.stored().await {
             Ok(appended) => {
-                decided.iter().for_each(|event| state.evolve(event));
+                under_way.stored();
+                remember(ledger.reader(), &stream, &next.state, next.from, next.version);
                 let position = appended.position();
-                if let Some(last) = appended.events.last() {
-                    bytes += appended.events.iter().map(|event| event.payload.len()).sum::<usize>();
-                    reader.cache().put(&stream, &Loaded { state: state.clone(), version: last.sequence, bytes });
-                }
-                return Ok(Executed { state, events: appended.events, position });
+                return Ok(Executed { state: next.state, events: appended.events, position });
             }
             Err(AppendError::Conflict { .. }) if retries < MAX_CONFLICT_RETRIES => {
+                drop(under_way);
                 retries += 1;
-                if turn.is_none() {
-                    turn = Some(ledger.retry_turn(&stream).await);
+                if lane.is_none() {
+                    lane = Some(ledger.retry_turn(&stream).await);
                 }
-                loaded = go_on(reader, &stream, loaded).await.map_err(ExecuteError::Ledger)?;
-                is_now = true;
+                // Another process may have been faster: what is remembered becomes what is there.
+                load::<A>(ledger.reader(), id).await.map_err(ExecuteError::Ledger)?;
             }
             Err(error) => return Err(ExecuteError::Append(error)),
         }
+    }
+}
+
+/// A command's surroundings.
+struct ToDo<'a> {
+    ledger: &'a Ledger,
+    stream: &'a StreamId,
+    metadata: &'a Metadata,
+    idempotency: Option<&'a Idempotency>,
+}
+
+/// What deciding led to.
+enum Next<'a, A: Decider> {
+    /// Nothing is remembered, or what is remembered may not answer: the stream must be read.
+    Read,
+    Refused(A::Error),
+    /// Nothing has to happen.
+    Already(Arc<A>),
+    /// The writer did not take it: nothing is stored.
+    NotTaken(AppendError),
+    HandedOver(Submitted, UnderWay<'a>, State<A>),
+}
+
+/// Where a stream will be.
+struct State<A> {
+    state: Arc<A>,
+    from: u64,
+    version: u64,
+}
+
+impl<'a> ToDo<'a> {
+    /// Decides and hands over in one turn. `durable` is the state as just read; without it, what is
+    /// remembered and under way is built on, which an answer without an append must not be.
+    fn hand_over<A: Decider>(&self, command: A::Command, durable: Option<(Arc<A>, u64)>) -> Next<'a, A> {
+        let turn = self.ledger.tips().turn(self.stream);
+        let is_durable = durable.is_some();
+        let known = durable.or_else(|| turn.tip()).or_else(|| self.ledger.reader().cache().get(self.stream));
+        let Some((mut state, from)) = known else { return Next::Read };
+        let decided = match state.decide(command) {
+            Err(_) if !is_durable => return Next::Read,
+            Ok(events) if events.is_empty() && !is_durable => return Next::Read,
+            Err(refusal) => return Next::Refused(refusal),
+            Ok(events) if events.is_empty() && self.idempotency.is_none() => return Next::Already(state),
+            Ok(events) => events,
+        };
+        let new_event = |event: &A::Event| NewEvent {
+            event_id: Uuid::now_v7().to_string(),
+            event: event.clone().into(),
+            metadata: self.metadata.clone(),
+        };
+        let events = decided.iter().map(new_event).collect();
+        let append = StreamAppend { stream: self.stream.clone(), expected_version: from, events };
+        let append = Append { streams: vec![append], idempotency: self.idempotency.cloned() };
+        let submitted = match self.ledger.submit(append) {
+            Ok(submitted) => submitted,
+            Err(error) => return Next::NotTaken(error),
+        };
+        let after = Arc::make_mut(&mut state);
+        decided.iter().for_each(|event| after.evolve(event));
+        let version = from + decided.len() as u64;
+        let under_way = turn.advance(state.clone(), version);
+        Next::HandedOver(submitted, under_way, State { state, from, version })
     }
 }
 

@@ -6,11 +6,12 @@ use crate::limits::{MAX_QUEUED_BYTES, MAX_QUEUED_COMMANDS};
 use crate::place::Place;
 use crate::reader::LedgerReader;
 use crate::store::{Opened, postgres, sqlite};
+use crate::tips::Tips;
 use crate::writer::{Command, Writer};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Weak};
 use tokio::sync::mpsc::{self, error::TrySendError};
-use tokio::sync::{Mutex, MutexGuard, Semaphore, watch};
+use tokio::sync::{Mutex, MutexGuard, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Executors that lost a race take turns, one lane a stream (streams share lanes by their hash).
@@ -28,8 +29,19 @@ pub struct Ledger {
     stop: CancellationToken,
     retry_lanes: Arc<[Mutex<()>]>,
     reader: LedgerReader,
+    tips: Arc<Tips>,
     #[cfg(test)]
     pub(crate) faults: crate::store::faults::Faults,
+}
+
+/// A command that the writer has, or will have.
+pub(crate) struct Submitted(oneshot::Receiver<Result<Appended, AppendError>>);
+
+impl Submitted {
+    /// The answer: stored durably, or why not.
+    pub async fn stored(self) -> Result<Appended, AppendError> {
+        self.0.await.unwrap_or_else(|_| Err(AppendError::InDoubt("the writer gave no answer".to_owned())))
+    }
 }
 
 impl Ledger {
@@ -70,6 +82,7 @@ impl Ledger {
             stop,
             retry_lanes: (0..RETRY_LANES).map(|_| Mutex::new(())).collect(),
             reader,
+            tips: Arc::default(),
             #[cfg(test)]
             faults,
         };
@@ -81,6 +94,11 @@ impl Ledger {
     /// # Errors
     /// [`AppendError`]; only [`AppendError::InDoubt`] leaves open whether something was stored.
     pub async fn append(&self, append: Append) -> Result<Appended, AppendError> {
+        self.submit(append)?.stored().await
+    }
+
+    /// Hands a command to the writer, behind all that were handed over before.
+    pub(crate) fn submit(&self, append: Append) -> Result<Submitted, AppendError> {
         let prepared = Prepared::new(append)?;
         let units = prepared.bytes.div_ceil(BUDGET_UNIT).max(1);
         let units = u32::try_from(units).map_err(|_| AppendError::TooLarge { bytes: prepared.bytes })?;
@@ -90,7 +108,11 @@ impl Ledger {
             TrySendError::Full(_) => AppendError::Overloaded,
             TrySendError::Closed(_) => AppendError::Closed,
         })?;
-        answer.await.unwrap_or_else(|_| Err(AppendError::InDoubt("the writer gave no answer".to_owned())))
+        Ok(Submitted(answer))
+    }
+
+    pub(crate) fn tips(&self) -> &Tips {
+        &self.tips
     }
 
     /// Reads the same log.

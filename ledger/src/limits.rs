@@ -33,10 +33,17 @@ pub const MAX_RING_BYTES: usize = 32 << 20;
 /// Connections that read at the same time.
 pub const READ_CONNECTIONS: u32 = 4;
 
-/// Aggregates kept in memory, at most, as an estimate for the cache.
+/// Aggregates kept in memory, at most.
 pub const MAX_CACHED_AGGREGATES: usize = 4_096;
-/// Bytes of the events of the aggregates kept in memory, at most.
-pub const MAX_CACHED_BYTES: usize = 64 << 20;
+/// Bytes of the aggregates kept in memory, about, at most.
+pub const MAX_CACHED_BYTES: u64 = 64 << 20;
+/// A state is stored each time its stream has grown by this many events.
+pub const SNAPSHOT_EVERY: u64 = 64;
+/// Bytes of a stored state, at most; a larger one is folded from its events each time.
+pub const MAX_SNAPSHOT_BYTES: usize = 1 << 20;
+/// States that wait to be stored with the next batch, at most; more are not stored this time.
+pub const MAX_QUEUED_SNAPSHOTS: usize = 64;
+
 /// Times that `execute` loads and decides anew after a lost race, at most.
 pub const MAX_CONFLICT_RETRIES: u32 = 16;
 /// How often a reader of another process's file looks for news.

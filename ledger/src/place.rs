@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 /// Where a ledger, or its views, are kept.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are a handful in a process")]
 pub enum Place {
     /// A SQLite file.
     File(PathBuf),
@@ -42,7 +43,7 @@ impl From<&Place> for Place {
 /// password.
 #[derive(Clone)]
 pub struct PostgresUrl {
-    options: PgConnectOptions,
+    options: Box<PgConnectOptions>,
     shown: String,
     accepts_data_loss: bool,
 }
@@ -80,7 +81,7 @@ impl FromStr for PostgresUrl {
         };
         let (user, port) = (options.get_username(), options.get_port());
         let shown = format!("postgres://{user}@{host}:{port}/{}", options.get_database().unwrap_or(user));
-        Ok(Self { options: options.application_name("devmind"), shown, accepts_data_loss: false })
+        Ok(Self { options: Box::new(options.application_name("devmind")), shown, accepts_data_loss: false })
     }
 }
 

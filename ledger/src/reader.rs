@@ -7,12 +7,12 @@ use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
 use crate::place::Place;
 use crate::ring::Ring;
-use crate::store::{KeyRow, ReadLog, StoredEvent, postgres, sqlite};
+use crate::store::{KeyRow, ReadLog, Snapshot, StoredEvent, postgres, sqlite};
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// Reads a log; clones share its connections.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ struct Inner {
 pub(crate) struct Live {
     pub ring: Arc<Ring>,
     pub head: watch::Receiver<Head>,
+    /// Where states go that are worth keeping with the next batch.
+    pub keep: Option<mpsc::Sender<Snapshot>>,
     /// Held where nobody in this process writes: the head moves as long as somebody reads.
     pub sender: Option<Arc<watch::Sender<Head>>>,
 }
@@ -90,7 +92,7 @@ impl LedgerReader {
                 let (sender, receiver) = watch::channel(head);
                 let sender = Arc::new(sender);
                 postgres::spawn_news(Arc::clone(&store), &sender);
-                let live = Live { ring: Arc::default(), head: receiver, sender: Some(sender) };
+                let live = Live { ring: Arc::default(), head: receiver, keep: None, sender: Some(sender) };
                 Ok(Self(Arc::new(Inner { store, ledger_id, live: Some(live), cache: AggregateCache::default() })))
             }
         }
@@ -138,12 +140,11 @@ impl LedgerReader {
         let mut events: Vec<Arc<RecordedEvent>> = Vec::new();
         loop {
             let after = events.last().map_or(after_sequence, |event| event.sequence);
-            let page = self.0.store.stream_page(stream, after, MAX_PAGE_EVENTS).await;
-            let page = page.map_err(|error| self.error("read a stream", &error))?;
+            let page = self.stream_page(stream, after, MAX_PAGE_EVENTS).await?;
             if page.is_empty() {
                 return Ok(events);
             }
-            events.extend(self.events(page)?);
+            events.extend(page);
         }
     }
 
@@ -222,6 +223,25 @@ impl LedgerReader {
 
     pub(crate) fn cache(&self) -> &AggregateCache {
         &self.0.cache
+    }
+
+    /// Has a state stored with the next batch. Nothing depends on it: when there is no room, or no
+    /// writer in this process, it is not.
+    pub(crate) fn keep(&self, snapshot: Snapshot) {
+        if let Some(keep) = self.0.live.as_ref().and_then(|live| live.keep.as_ref()) {
+            drop(keep.try_send(snapshot));
+        }
+    }
+
+    /// Events of a stream after a sequence number: one page.
+    pub(crate) async fn stream_page(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        limit: u32,
+    ) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let page = self.0.store.stream_page(stream, after, limit).await;
+        self.events(page.map_err(|error| self.error("read a stream", &error))?)
     }
 
     pub(crate) fn store(&self) -> &dyn ReadLog {

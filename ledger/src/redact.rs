@@ -4,8 +4,9 @@
 //! given again carries it out. A file is needed for itself.
 
 use crate::error::{ExecuteError, LedgerError};
-use crate::execute::{execute, load};
+use crate::execute::execute;
 use crate::ledger::Ledger;
+use crate::load::load;
 use crate::place::Place;
 use crate::store::{Failure, open_writable};
 use devmind_domain::event::{DecodeError, Metadata, RecordedEvent};
@@ -133,7 +134,7 @@ async fn record(
     let stream = devmind_domain::event::StreamId::new(devmind_domain::event::AggregateType::Redaction, id.as_str());
     let (state, _) = load::<Redaction>(ledger.reader(), &id).await?;
     let told = ledger.reader().read_stream(&stream, 0).await?.first().map(|event| event.position);
-    match (state.done, told) {
+    match (&state.done, told) {
         (Some(done), Some(by)) if done.kept_hash == devmind_domain::canonical::hash_json(&kept) => {
             Ok((event, kept, by))
         }

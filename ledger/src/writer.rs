@@ -11,14 +11,15 @@ mod reply;
 
 use crate::append::{Appended, Head};
 use crate::error::{AppendError, LedgerError};
-use crate::limits::{CLOSE_WAIT, GATHER_PERCENT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS};
+use crate::limits::{CLOSE_WAIT, GATHER_PERCENT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, MAX_QUEUED_SNAPSHOTS};
 use crate::reader::{Live, advance};
 use crate::ring::Ring;
-use crate::store::{Batch, Failure, HeadRow, ReadLog, WriteLog};
+use crate::store::{Batch, Failure, HeadRow, ReadLog, Snapshot, WriteLog};
 use devmind_domain::Timestamp;
 use devmind_domain::event::RecordedEvent;
 use plan::{Asked, Outcome, Plan};
 pub(crate) use reply::Command;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, watch};
@@ -35,6 +36,8 @@ pub(crate) struct Writer {
     head: Arc<watch::Sender<Head>>,
     /// The newest moment given out: time never goes back in the log, even when a clock does.
     last_recorded_at: Timestamp,
+    /// States that ride along with the next batch.
+    snapshots: mpsc::Receiver<Snapshot>,
     /// How long the last batch took, and how many commands it answered.
     last_batch: (Duration, usize),
 }
@@ -58,8 +61,10 @@ impl Writer {
     ) -> (Self, Live) {
         let ring = Arc::new(Ring::default());
         let (sender, receiver) = watch::channel(head);
-        let live = Live { ring: Arc::clone(&ring), head: receiver, sender: None };
-        (Self { store, read, ring, head: Arc::new(sender), last_recorded_at, last_batch: (Duration::ZERO, 0) }, live)
+        let (keep, snapshots) = mpsc::channel(MAX_QUEUED_SNAPSHOTS);
+        let live = Live { ring: Arc::clone(&ring), head: receiver, keep: Some(keep), sender: None };
+        let (head, last_batch) = (Arc::new(sender), (Duration::ZERO, 0));
+        (Self { store, read, ring, head, last_recorded_at, snapshots, last_batch }, live)
     }
 
     /// The head that followers wait for, for whoever else can tell that it moved.
@@ -164,7 +169,12 @@ impl Writer {
                 frontier.push(event.leaf_hash);
             }
             let head = HeadRow { root: frontier.root(), frontier };
-            let planned = Batch { events: &plan.events, keys: &keys, from: plan.head, head: &head };
+            // One a stream, the newest that came.
+            let waiting = std::iter::from_fn(|| self.snapshots.try_recv().ok());
+            let snapshots: HashMap<_, _> = waiting.map(|snapshot| (snapshot.stream.clone(), snapshot)).collect();
+            let snapshots: Vec<_> = snapshots.into_values().collect();
+            let planned =
+                Batch { events: &plan.events, keys: &keys, snapshots: &snapshots, from: plan.head, head: &head };
             pass(&plan.events, "before");
             match self.store.store(&planned).await {
                 Ok(()) => {

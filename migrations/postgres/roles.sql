@@ -22,6 +22,8 @@ GRANT INSERT ON ledger.events, ledger.idempotency TO :"server";
 GRANT INSERT, UPDATE, DELETE ON ledger.node_leases TO :"server";
 -- The head moves with every append; its trigger lets it move forward alone.
 GRANT UPDATE ON ledger.head TO :"server";
+-- States that are derived from the events; the operator alone empties them.
+GRANT INSERT, UPDATE ON ledger.snapshots TO :"server";
 
 -- The server makes the schemas of rebuilds beside the live views.
 SELECT format('GRANT CREATE ON DATABASE %I TO %I', current_database(), :'server') \gexec

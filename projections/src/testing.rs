@@ -164,7 +164,7 @@ pub(crate) use on_both_stores;
 pub struct Bench {
     pub folder: TempDir,
     pub ledger: Ledger,
-    database: Option<Database>,
+    database: Option<Arc<Database>>,
     versions: HashMap<StreamId, u64>,
 }
 
@@ -180,7 +180,16 @@ impl Bench {
         let database = Cluster::shared().database();
         let url: PostgresUrl = database.url().parse().expect("a URL");
         let ledger = Ledger::open(&url).await.expect("a ledger");
-        Self { folder, ledger, database: Some(database), versions: HashMap::new() }
+        Self { folder, ledger, database: Some(Arc::new(database)), versions: HashMap::new() }
+    }
+
+    /// The same database, as another process has it.
+    pub async fn another_process(&self) -> Self {
+        let Place::Postgres(url) = self.views_place() else { panic!("a file has one process") };
+        let ledger = Ledger::open(&url).await.expect("a ledger");
+        let other =
+            Self { folder: TempDir::new().expect("a folder"), ledger, database: None, versions: HashMap::new() };
+        Self { database: self.database.clone(), ..other }
     }
 
     /// Where the views are.

@@ -61,6 +61,7 @@ async fn forget_in_views(data: &Source) -> Result<(), Failure> {
             let progress = Progress::new("rebuilding");
             projections::rebuild(&views, &reader, |done, total| progress.set(done, total)).await?;
             say("erased; the views were rebuilt without it");
+            say("restart the servers of this database: they remember what they read");
             return Ok(());
         }
     };

@@ -159,6 +159,20 @@ async fn a_client_that_steers_away_cancels_the_open_approval_with_its_new_messag
 }
 
 #[tokio::test]
+async fn a_run_id_that_was_used_for_another_question_is_refused_and_the_open_approval_stays() {
+    let (server, _model) = with([Script::calls(&DEMO), Script::say("fine")]).await;
+    let ann = server.client("ann");
+    let open = interrupts(&run(&ann, &input("t", "r1", &[("user", "the text")])).await);
+    // The run's id of before, with a new message that would abandon the approval.
+    let again = input("t", "r1", &[("user", "the text"), ("user", "something else")]);
+    let again = with_resume(again, &[(open[0].as_str(), "cancelled", Value::Null)]);
+    assert_eq!(ann.post("/api/agui", &again).await.refused(), (409, "IDEMPOTENCY_CONFLICT"));
+    assert!(server.log().of("InterruptCancelled").await.is_empty(), "nothing was cancelled");
+    ann.answer(&open[0], true).await.ok();
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn threads_of_two_users_never_meet_whatever_their_ids() {
     let (server, model) = with([]).await;
     let (ann, bob) = (server.client("ann"), server.client("bob"));

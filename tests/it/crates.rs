@@ -44,14 +44,13 @@ fn arrows_between_the_crates_point_inwards() {
         ("devmind-domain", &[][..]),
         ("devmind-kill-point", &[]),
         ("devmind-ledger", &["devmind-domain", "devmind-kill-point"]),
-        ("devmind-test-postgres", &[]),
-        ("devmind-ledger", &["devmind-domain"]),
         ("devmind-projections", &["devmind-domain", "devmind-ledger"]),
         ("devmind-device", &["devmind-domain", "devmind-kill-point"]),
         (
             "devmind-api",
             &["devmind-domain", "devmind-kill-point", "devmind-ledger", "devmind-projections", "devmind-device"],
         ),
+        ("devmind-test-postgres", &[]),
         ("devmind-replay-tools", &["devmind-domain", "devmind-ledger", "devmind-projections"]),
     ]);
     for (package, uses) in &direct {

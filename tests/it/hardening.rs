@@ -324,3 +324,32 @@ async fn a_complaint_does_not_repeat_a_long_message() {
     socket.close().await;
     server.finish().await;
 }
+
+#[tokio::test]
+async fn of_what_its_user_is_not_asked_about_a_device_tells_only_so_much_in_a_minute() {
+    let server = TestServer::start_with(|config| config.limits.listings_per_minute = 2).await;
+    let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
+    let mut socket = device.online(&ann).await;
+    let asked = ann.ask(&Question::new("x").on(&device.device_id)).await;
+    for (tool, arguments, expected) in [
+        ("workspace.list_files", json!({}), "PATH_NOT_FOUND"),
+        ("workspace.search_files", json!({ "pattern": "*" }), "PATH_NOT_FOUND"),
+        ("workspace.list_files", json!({}), "RATE_LIMITED"),
+        // Here somebody is asked.
+        ("workspace.read_file", json!({ "path": "x" }), "PATH_NOT_FOUND"),
+    ] {
+        let body = json!({ "run_id": asked.run_id, "tool_name": tool, "arguments": arguments });
+        let calling = tokio::spawn({
+            let ann = ann.clone();
+            async move { ann.post("/api/desktop/dev/tool-calls", &body).await.ok() }
+        });
+        if expected != "RATE_LIMITED" {
+            let request = socket.expect("tool.call.request").await;
+            socket.send(failure(&request, "failed", expected)).await;
+            socket.acked(&request["tool_call_id"]).await;
+        }
+        assert_eq!(calling.await.unwrap()["error"]["code"], expected, "{tool}");
+    }
+    socket.close().await;
+    server.finish().await;
+}

@@ -2,7 +2,9 @@
 //! get to know all the same.
 
 use devmind_tests::raw_device::{file_output, success};
-use devmind_tests::{Client, Question, RawDevice, RawSocket, Script, ScriptedModel, TestServer, agui};
+use devmind_tests::{
+    Client, Question, RawDevice, RawSocket, Reply, Script, ScriptedModel, ServerProcess, TestServer, agui,
+};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -91,5 +93,38 @@ async fn a_refusal_of_an_attempt_that_is_not_waited_for_ends_no_wait() {
     agui::assert_success(&events);
     assert_eq!(codes(&events), [json!(null), json!(null)]);
     socket.close().await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_run_of_an_earlier_start_that_cannot_be_ended_keeps_neither_the_server_nor_the_others_from_it() {
+    let endpoint =
+        devmind_tests::ModelEndpoint::start([Reply::stream().text("one").hold(), Reply::stream().hold()]).await;
+    let url = endpoint.url();
+    let server = ServerProcess::start(&[("MODEL_BASE_URL", &url), ("MODEL_NAME", "scripted")]).await;
+    let ann = server.client("ann");
+    let (first, second) = (ann.ask(&Question::new("one")).await, ann.ask(&Question::new("two")).await);
+    let streams = (ann.stream(&first).await, ann.stream(&second).await);
+    endpoint.asked(2).await;
+    let killed = server.kill().await;
+    drop(streams);
+    let refuse = format!(
+        "CREATE TRIGGER refused_by_a_test BEFORE INSERT ON events WHEN NEW.event_type = 'RunFailed' \
+         AND NEW.payload LIKE '%{}%' BEGIN SELECT RAISE(ABORT, 'refused by a test'); END",
+        first.run_id
+    );
+    killed.data.change_ledger(&refuse).await;
+
+    // The one stays as it is, and the other is ended.
+    let server = killed.start().await;
+    let ann = server.client("ann");
+    assert_eq!(ann.turn(&first).await["status"], "running");
+    assert_eq!(ann.turn(&second).await["error_code"], "SERVER_RESTARTED");
+    let killed = server.kill().await;
+    killed.data.change_ledger("DROP TRIGGER refused_by_a_test").await;
+    // It is ended when it can be.
+    let server = killed.start().await;
+    let ann = server.client("ann");
+    assert_eq!(ann.turn(&first).await["error_code"], "SERVER_RESTARTED");
     server.finish().await;
 }

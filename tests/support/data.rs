@@ -86,18 +86,6 @@ impl Data {
         self.path().join(VIEWS_FILE)
     }
 
-    /// Changes the log's file behind the server's back.
-    pub async fn change_ledger(&self, statements: &str) {
-        let mut connection = SqliteConnectOptions::new()
-            .filename(self.ledger_file())
-            .create_if_missing(true)
-            .connect()
-            .await
-            .expect("the log's file opens");
-        connection.execute(statements).await.expect("statements that SQLite takes");
-        connection.close().await.expect("closed");
-    }
-
     /// Deletes the views of a server that has stopped.
     pub async fn delete_views(&self) {
         match self.views_place() {
@@ -116,6 +104,18 @@ impl Data {
                 connection.execute("DROP SCHEMA views CASCADE").await.expect("dropped");
             }
         }
+    }
+
+    /// Changes the log's file behind the server's back.
+    pub async fn change_ledger(&self, statements: &str) {
+        let mut connection = SqliteConnectOptions::new()
+            .filename(self.ledger_file())
+            .create_if_missing(true)
+            .connect()
+            .await
+            .expect("the log's file opens");
+        connection.execute(statements).await.expect("statements that SQLite takes");
+        connection.close().await.expect("closed");
     }
 
     /// The log, read from where it is kept, whoever writes it.

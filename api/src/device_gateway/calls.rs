@@ -96,7 +96,7 @@ impl Gateway {
             waiter,
             dispatch: Some(dispatch),
             requested_at,
-            state: ToolCall::default(),
+            state: Arc::default(),
             stopped: None,
             failed: None,
             waiting_since: Instant::now(),
@@ -109,11 +109,15 @@ impl Gateway {
     fn connection_for(&self, request: &ToolCallRequested) -> Result<Arc<Connection>, ErrorCode> {
         let device_id = request.device_id.as_ref().ok_or(ErrorCode::DesktopDeviceNotSelected)?;
         let connection = self.connections.online(&request.user_id, device_id).ok_or(ErrorCode::DeviceOffline)?;
-        if connection.offers(&request.tool, &request.tool_version) {
-            Ok(connection)
-        } else {
-            Err(ErrorCode::ToolNotAvailable)
+        if !connection.offers(&request.tool, &request.tool_version) {
+            return Err(ErrorCode::ToolNotAvailable);
         }
+        // Of what its user is not asked about, a device tells only so much in a minute.
+        let is_asked = catalogue().get(&request.tool).is_none_or(|definition| definition.requires_confirmation);
+        if !is_asked && !self.rates.listings.allows(&(request.user_id.clone(), device_id.clone())) {
+            return Err(ErrorCode::RateLimited);
+        }
+        Ok(connection)
     }
 }
 
@@ -128,7 +132,7 @@ impl Call<'_> {
         execute::<ToolCall>(self.ledger, self.id.as_str(), &self.context.metadata, command, None).await
     }
 
-    async fn state(&self) -> Result<ToolCall, CallError> {
+    async fn state(&self) -> Result<Arc<ToolCall>, CallError> {
         let (state, _) =
             load::<ToolCall>(self.ledger.reader(), self.id.as_str()).await.map_err(ExecuteError::Ledger)?;
         Ok(state)
@@ -192,7 +196,7 @@ struct Caller<'a> {
     /// When the call was first requested; `None` until that is recorded.
     requested_at: Option<Timestamp>,
     /// The call as it was read last.
-    state: ToolCall,
+    state: Arc<ToolCall>,
     /// Why the run was told to stop.
     stopped: Option<StopReason>,
     /// What the ledger, or the rules, said last when they did not take something.
@@ -302,9 +306,9 @@ impl Caller<'_> {
         }
     }
 
-    fn now_stands(&mut self, state: ToolCall) -> Stands {
+    fn now_stands(&mut self, state: Arc<ToolCall>) -> Stands {
         self.state = state;
-        Stands::from(&self.state)
+        Stands::from(&*self.state)
     }
 
     fn in_doubt(&mut self, error: CallError) -> Input {

@@ -37,7 +37,7 @@ pub struct Rates {
     pub tickets: Rate<UserId>,
     /// Sockets opened, by address.
     pub connects: Rate<IpAddr>,
-    /// Folder listings, by device.
+    /// Calls that a device's user is not asked about (listings), by device.
     pub listings: Rate<(UserId, DeviceId)>,
 }
 

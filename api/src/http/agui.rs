@@ -71,8 +71,9 @@ async fn ask(
         let problem = format!("must end with a user message of 1-{MAX_CONTENT_CHARS} characters");
         return Err(ApiError::field("messages", problem));
     }
-    // A client that steers away abandons its open approvals together with a new message.
-    if abandon {
+    // A client that steers away abandons its open approvals together with a new message. Under a key that
+    // was used, nothing may change: the first reply is given again, or the request is refused.
+    if abandon && app.ledger.reader().idempotent(user.as_str(), &key).await?.is_none() {
         stop_waiting_run(app, user, &conversation_id).await?;
     }
     let question = Question { content, conversation_id: Some(conversation_id), must_exist: false, device_id: None };
@@ -153,7 +154,11 @@ fn decision(entry: &ResumeEntry) -> ApiResult<(InterruptId, bool)> {
 /// Stops the interrupted run whose approvals the client abandons: they are cancelled, not refused.
 async fn stop_waiting_run(app: &App, user: &UserId, conversation_id: &ConversationId) -> ApiResult<()> {
     let (conversation, _) = load::<Conversation>(app.ledger.reader(), conversation_id.as_str()).await?;
-    let run = conversation.latest.and_then(|turn| turn.run).filter(|run| run.status == RunStatus::Interrupted);
+    let run = conversation
+        .latest
+        .as_ref()
+        .and_then(|turn| turn.run.clone())
+        .filter(|run| run.status == RunStatus::Interrupted);
     let Some(run) = run else { return Ok(()) };
     if let Some(row) = app.views.find_run(&run.run_id).await? {
         stop::stop(app, user, &row).await?;

@@ -166,7 +166,8 @@ async fn claim(app: &App, run: &RunRow) -> ApiResult<Started> {
     let context = assemble(&history, &run.content);
     let metadata = app.server_metadata().run(&run.run_id).conversation(&run.conversation_id);
     let new = |event: DomainEvent| NewEvent { event_id: crate::ids::new_id(), event, metadata: metadata.clone() };
-    let (mut thread, version_before) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;
+    let (thread, version_before) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;
+    let mut thread = Arc::unwrap_or_clone(thread);
     let begun = begin(run, &mut thread)?;
 
     for _ in 0..MAX_CLAIM_TRIES {

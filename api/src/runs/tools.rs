@@ -13,6 +13,7 @@ use devmind_domain::tool_call::*;
 use devmind_domain::tools::{Admission, ToolOutcome, admit, catalogue, server_tools};
 use devmind_ledger::{ExecuteError, execute};
 use devmind_projections::RunRow;
+use std::sync::Arc;
 
 impl Execution {
     pub(super) async fn run_tool(&mut self, planned: &PlannedCall) -> Result<(), Halt> {
@@ -117,7 +118,7 @@ impl Execution {
         self.app.gateway.call(&self.app.ledger, &self.app.claim, context, id, request).await.map_err(halted)
     }
 
-    async fn call_command(&self, id: &ToolCallId, command: ToolCallCommand) -> Result<ToolCall, Halt> {
+    async fn call_command(&self, id: &ToolCallId, command: ToolCallCommand) -> Result<Arc<ToolCall>, Halt> {
         let done = execute::<ToolCall>(&self.app.ledger, id.as_str(), &self.metadata(), command, None).await;
         done.map(|done| done.state).map_err(halted)
     }

@@ -8,14 +8,14 @@ use tokio_util::sync::CancellationToken;
 
 /// A terminal and a page.
 pub struct Both {
-    terminal: Terminal,
+    terminal: Arc<Terminal>,
     page: Arc<Page>,
 }
 
 impl Both {
     /// The terminal that stdin is, and a page.
     pub fn new(page: Arc<Page>) -> Self {
-        Self { terminal: Terminal::new(), page }
+        Self { terminal: Arc::new(Terminal::new()), page }
     }
 }
 
@@ -44,5 +44,43 @@ impl Confirm for Both {
                 _ => answer,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::terminal::TOO_QUICK;
+    use super::super::terminal::tests::{LONG, Typed, question};
+    use super::*;
+    use std::time::Instant;
+    use tokio::task::JoinHandle;
+
+    /// A question that is open on both.
+    async fn asked() -> (Typed, Arc<Page>, u64, JoinHandle<(Answer, &'static str)>) {
+        let (typing, page) = (Typed::new(LONG), Arc::new(Page::new(None)));
+        let both = Both { terminal: typing.terminal.clone(), page: page.clone() };
+        let asked = tokio::spawn(async move { both.decide(&question("tool"), &CancellationToken::new()).await });
+        typing.shows("[y/N]").await;
+        let shown = page.news().question.expect("it is on the page, too").id;
+        (typing, page, shown, asked)
+    }
+
+    #[tokio::test]
+    async fn an_answer_on_the_page_closes_the_question_on_the_terminal() {
+        let (typing, page, shown, asked) = asked().await;
+        while page.answer(shown, true).is_err() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(asked.await.expect("answered"), (Answer::Allow, "the local page"));
+        typing.shows("closed: it was answered on the page").await;
+    }
+
+    #[tokio::test]
+    async fn an_answer_on_the_terminal_closes_the_question_on_the_page() {
+        let (typing, page, shown, asked) = asked().await;
+        typing.types("n", Instant::now() + TOO_QUICK).await;
+        assert_eq!(asked.await.expect("answered"), (Answer::Deny, "the terminal"));
+        assert!(page.news().question.is_none());
+        assert!(page.answer(shown, true).is_err(), "too late");
     }
 }

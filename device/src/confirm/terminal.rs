@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 /// An answer sooner than this was given before the question was read.
-const TOO_QUICK: Duration = Duration::from_millis(500);
+pub(super) const TOO_QUICK: Duration = Duration::from_millis(500);
 /// Lines that wait to be looked at; more are typed in vain.
 const LINES: usize = 16;
 
@@ -164,15 +164,15 @@ impl Terminal {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::clock::Deadline;
     use serde_json::json;
     use std::sync::Arc;
 
     /// A terminal that a test types on and looks at.
-    struct Typed {
-        terminal: Arc<Terminal>,
+    pub(in crate::confirm) struct Typed {
+        pub(in crate::confirm) terminal: Arc<Terminal>,
         keys: mpsc::Sender<Line>,
         screen: Screen,
     }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     impl Typed {
-        fn new(patience: Duration) -> Self {
+        pub(in crate::confirm) fn new(patience: Duration) -> Self {
             let (keys, lines) = mpsc::channel(LINES);
             let screen = Screen::default();
             let output = StdMutex::new(Box::new(screen.clone()) as Box<dyn Write + Send>);
@@ -205,7 +205,7 @@ mod tests {
             tokio::spawn(async move { terminal.ask(&request, &cancel).await })
         }
 
-        async fn shows(&self, text: &str) {
+        pub(in crate::confirm) async fn shows(&self, text: &str) {
             let shown = async {
                 while !self.seen().contains(text) {
                     tokio::task::yield_now().await;
@@ -218,12 +218,12 @@ mod tests {
             String::from_utf8_lossy(&self.screen.0.lock().expect("screen")).into_owned()
         }
 
-        async fn types(&self, text: &str, at: Instant) {
+        pub(in crate::confirm) async fn types(&self, text: &str, at: Instant) {
             self.keys.send(Line { text: text.to_owned(), at }).await.expect("terminal reads");
         }
     }
 
-    fn question(tool: &str) -> ConfirmationRequest {
+    pub(in crate::confirm) fn question(tool: &str) -> ConfirmationRequest {
         ConfirmationRequest {
             tool_call_id: "call".into(),
             tool: tool.into(),
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    const LONG: Duration = Duration::from_secs(3_600);
+    pub(in crate::confirm) const LONG: Duration = Duration::from_secs(3_600);
 
     #[tokio::test]
     async fn only_an_explicit_yes_allows() {

@@ -27,6 +27,10 @@ impl Conversation {
             ConversationCommand::Rerun(rerun) => self.rerun(rerun),
             ConversationCommand::Interrupt { run_id, claim, interrupts } => {
                 self.owned_run(&run_id, &claim)?;
+                // A run that waits for nothing would wait for ever.
+                if interrupts.is_empty() {
+                    return Err(ConversationError::NothingToAsk);
+                }
                 Ok(self.interrupt(run_id, interrupts))
             }
             ConversationCommand::Answer(answer) => self.answer(answer),

@@ -44,6 +44,9 @@ pub enum ConversationError {
     /// The run has ended, or is owned by another process or another start of it.
     #[error("the run has ended or belongs to another server process")]
     RunNotActive,
+    /// A run is interrupted by at least one question: a fault of whoever interrupts it.
+    #[error("a run cannot wait for approvals without naming one")]
+    NothingToAsk,
 }
 
 impl ConversationError {
@@ -63,6 +66,7 @@ impl ConversationError {
             Self::InterruptExpired => ErrorCode::InterruptExpired,
             Self::RunExecuting => ErrorCode::RunInProgress,
             Self::RunNotActive => ErrorCode::RunNotActive,
+            Self::NothingToAsk => ErrorCode::Internal,
         }
     }
 }

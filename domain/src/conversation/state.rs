@@ -150,12 +150,17 @@ impl Conversation {
 
 impl Decider for Conversation {
     const TYPE: AggregateType = AggregateType::Conversation;
+    const STATE_VERSION: u32 = 1;
     type Command = ConversationCommand;
     type Event = ConversationEvent;
     type Error = ConversationError;
 
     fn decide(&self, command: ConversationCommand) -> Result<Vec<ConversationEvent>, ConversationError> {
         self.decide_command(command)
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.title.len() + self.latest.as_ref().map_or(0, |turn| turn.content.len())
     }
 
     fn evolve(&mut self, event: &ConversationEvent) {

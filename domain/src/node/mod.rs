@@ -99,6 +99,7 @@ impl Node {
 
 impl Decider for Node {
     const TYPE: AggregateType = AggregateType::Node;
+    const STATE_VERSION: u32 = 1;
     type Command = NodeCommand;
     type Event = NodeEvent;
     type Error = NodeError;

@@ -63,6 +63,7 @@ pub struct Redaction {
 
 impl Decider for Redaction {
     const TYPE: AggregateType = AggregateType::Redaction;
+    const STATE_VERSION: u32 = 1;
     type Command = RedactionCommand;
     type Event = RedactionEvent;
     type Error = RedactionError;

@@ -120,6 +120,7 @@ impl Thread {
 
 impl Decider for Thread {
     const TYPE: AggregateType = AggregateType::Thread;
+    const STATE_VERSION: u32 = 1;
     type Command = ThreadCommand;
     type Event = ThreadEvent;
     type Error = ThreadError;
@@ -165,6 +166,15 @@ impl Decider for Thread {
                 if waits { Ok(vec![event.into()]) } else { Err(ThreadError::UnexpectedResult) }
             }
         }
+    }
+
+    fn held_bytes(&self) -> usize {
+        let held = |exchange: &Exchange| {
+            let calls: usize = exchange.calls.iter().map(|call| call.arguments.len()).sum();
+            let results: usize = exchange.results.iter().map(|result| result.content.len()).sum();
+            exchange.content.len() + calls + results
+        };
+        self.exchanges.iter().map(held).sum::<usize>() + self.progress.as_ref().map_or(0, |open| open.text.len())
     }
 
     fn evolve(&mut self, event: &ThreadEvent) {

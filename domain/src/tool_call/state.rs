@@ -127,6 +127,7 @@ impl ToolCall {
 
 impl Decider for ToolCall {
     const TYPE: AggregateType = AggregateType::ToolCall;
+    const STATE_VERSION: u32 = 1;
     type Command = ToolCallCommand;
     type Event = ToolCallEvent;
     type Error = ToolCallError;
@@ -193,6 +194,12 @@ impl Decider for ToolCall {
                 Ok(vec![ToolResultAcked { connection_id, disposition }.into()])
             }
         }
+    }
+
+    fn held_bytes(&self) -> usize {
+        let output = self.result.as_ref().and_then(|result| result.output.as_ref());
+        let texts = self.request.iter().map(|request| &request.arguments).chain(output);
+        texts.map(|value| value.to_string().len()).sum()
     }
 
     fn evolve(&mut self, event: &ToolCallEvent) {

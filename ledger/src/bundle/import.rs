@@ -121,7 +121,7 @@ async fn store_part(write: &mut dyn WriteLog, tree: &mut Frontier, part: &Part) 
         return Ok(());
     }
     let head = HeadRow { root: tree.root(), frontier: tree.clone() };
-    let batch = Batch { events: &part.events, keys: &keys, from, head: &head };
+    let batch = Batch { events: &part.events, keys: &keys, snapshots: &[], from, head: &head };
     write.look(&[], &[]).await.map_err(failed)?;
     write.store(&batch).await.map_err(failed)
 }

@@ -12,6 +12,7 @@ use devmind_domain::proof::{
     Subtree, consistency_ranges, inclusion_ranges, root_of_range, subtrees_of, verify_consistency, verify_inclusion,
 };
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use tokio::sync::{Mutex, MutexGuard};
@@ -133,9 +134,9 @@ impl Prover {
         let mut leaves: HashMap<u64, Vec<Hash>> = HashMap::new();
         for subtree in ranges.iter().flat_map(subtrees_of).filter(|subtree| subtree.level < TILE_LEVEL) {
             let tile = tile_of(subtree);
-            if !leaves.contains_key(&tile) {
+            if let Entry::Vacant(room) = leaves.entry(tile) {
                 let (first, last) = (tile * TILE_LEAVES, ((tile + 1) * TILE_LEAVES).min(end));
-                leaves.insert(tile, self.leaves(first, last).await?);
+                room.insert(self.leaves(first, last).await?);
             }
         }
         let root_of = |subtree: Subtree| {

@@ -65,6 +65,12 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
     /// Events that pass a filter after a position, in order.
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
 
+    /// The stored state of a stream, if there is one.
+    async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error>;
+
+    /// Streams with a stored state, in their order after one; a page of them.
+    async fn snapshots(&self, after: Option<&StreamId>, limit: u32) -> Result<Vec<Snapshot>, sqlx::Error>;
+
     async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error>;
 
     /// Keys whose positions touch those from `first` to `last`.
@@ -134,6 +140,8 @@ pub(crate) struct Look {
 pub(crate) struct Batch<'a> {
     pub events: &'a [Arc<RecordedEvent>],
     pub keys: &'a [NewKey<'a>],
+    /// States to be kept instead of older ones of their streams.
+    pub snapshots: &'a [Snapshot],
     /// The size of the log that the batch was planned on.
     pub from: u64,
     /// The head after the batch.
@@ -191,6 +199,34 @@ impl HeadRow {
             return Err(format!("the head does not end with event {position}"));
         }
         Ok(event.recorded_at)
+    }
+}
+
+/// A state as stored: derived from the events of its stream, and disposable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    pub stream: StreamId,
+    /// The sequence number of the last event that is in the state.
+    pub sequence: u64,
+    /// [`devmind_domain::Decider::STATE_VERSION`] of the program that folded it.
+    pub state_version: u32,
+    pub state: String,
+}
+
+/// The columns of a [`Snapshot`].
+pub(crate) const SNAPSHOT: &str = "aggregate_type, aggregate_id, sequence, state_version, state";
+
+/// [`SNAPSHOT`] as read.
+pub(crate) type SnapshotRow = (String, String, i64, i64, String);
+
+impl TryFrom<SnapshotRow> for Snapshot {
+    type Error = sqlx::Error;
+
+    fn try_from(row: SnapshotRow) -> Result<Self, sqlx::Error> {
+        let (aggregate_type, aggregate_id, sequence, state_version, state) = row;
+        let sequence = u64::try_from(sequence).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+        let state_version = u32::try_from(state_version).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+        Ok(Self { stream: StreamId { aggregate_type, aggregate_id }, sequence, state_version, state })
     }
 }
 

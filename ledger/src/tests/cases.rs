@@ -2,7 +2,7 @@
 
 use super::support::*;
 use crate::store::faults::Fault;
-use crate::verify::{Check, Published, verify};
+use crate::verify::Check;
 use crate::*;
 use devmind_domain::ErrorCode;
 use devmind_domain::conversation::Conversation;
@@ -81,7 +81,7 @@ on_both_stores! {
         ] {
             let copy = copy().await;
             copy.tamper(change).await;
-            let report = verify(&copy.reader().await, Published::default(), |_, _| {}).await.expect("verified");
+            let report = copy.verify().await;
             let found = report.findings.iter().any(|found| found.check == check && found.position == position);
             assert!(found, "{change}: {:?}", report.findings);
         }

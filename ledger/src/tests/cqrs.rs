@@ -3,7 +3,9 @@
 use super::support::*;
 use crate::cqrs::CqrsStore;
 use crate::*;
+use cqrs_es::persist::{PersistedEventRepository, PersistedEventStore};
 use cqrs_es::{AggregateError, CqrsFramework, EventStore};
+use devmind_domain::conversation::Conversation;
 use devmind_domain::node::{Node, NodeCommand, NodeError, NodeEvent};
 use std::collections::HashMap;
 
@@ -56,5 +58,48 @@ on_both_stores! {
         let refused = framework.execute_with_metadata("n", start(), foreign).await;
         assert!(matches!(refused, Err(AggregateError::UnexpectedError(_))));
         assert_eq!(all(ledger.reader()).await.len(), 1);
+    }
+}
+
+/// Whether a repository of the family reads what our own store says, and folds to the same aggregate.
+async fn reads_the_same<R: PersistedEventRepository>(repository: R, ledger: &Ledger) {
+    let theirs = PersistedEventStore::<R, Conversation>::new_event_store(repository);
+    let ours = CqrsStore::new(ledger.clone(), metadata());
+    let read = EventStore::<Conversation>::load_events(&theirs, "a").await.expect("their crate reads our log");
+    let expected = EventStore::<Conversation>::load_events(&ours, "a").await.expect("loaded");
+    assert_eq!(read.len(), 4);
+    for (read, expected) in read.iter().zip(&expected) {
+        assert_eq!((&read.aggregate_id, read.sequence), (&expected.aggregate_id, expected.sequence));
+        assert_eq!(read.metadata, expected.metadata);
+        // They know nothing of erasing: what is kept is what they get.
+        let kept =
+            serde_json::to_string(&expected.payload).expect("JSON").replace("[redacted by event 5]", "[redacted]");
+        assert_eq!(serde_json::to_string(&read.payload).expect("JSON"), kept);
+    }
+}
+
+on_both_stores! {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_familys_published_repositories_read_our_log_also_where_content_was_erased(folder: Folder) {
+        let ledger = folder.open().await;
+        ledger.append(with_key(append_events("a", 0, events(3)), "k", "h")).await.expect("appended");
+        ledger.append(append("a", 3, "four")).await.expect("appended");
+        ledger.close().await;
+        redact(folder.place(), 2, "asked for", &metadata()).await.expect("erased");
+        let ledger = folder.open().await;
+        match folder.place() {
+            Place::File(file) => {
+                let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file).read_only(true);
+                let pool = sqlx::SqlitePool::connect_with(options).await.expect("connected");
+                let repository = sqlite_es::SqliteEventRepository::new(pool).with_tables("cqrs_events", "snapshots");
+                reads_the_same(repository, &ledger).await;
+            }
+            Place::Postgres(url) => {
+                let pool = sqlx::PgPool::connect_with(url.options().clone()).await.expect("connected");
+                let repository = postgres_es::PostgresEventRepository::new(pool);
+                reads_the_same(repository.with_tables("ledger.cqrs_events", "snapshots"), &ledger).await;
+            }
+        }
+        ledger.close().await;
     }
 }

@@ -2,6 +2,7 @@
 
 mod append;
 mod bundle;
+mod cache;
 mod cases;
 mod cqrs;
 mod doubt;

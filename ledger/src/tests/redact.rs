@@ -58,7 +58,7 @@ on_both_stores! {
         assert_eq!(Redacted::parse(&now[1].payload).map(|redacted| redacted.by), Some(5));
         let (state, version) = load::<Conversation>(&reader, "a").await.expect("the rules load");
         assert_eq!(version, 4);
-        assert!(state != Conversation::default());
+        assert!(*state != Conversation::default());
         // Asked again, it is already so.
         let again = redact(folder.place(), 2, "again", &by_olga()).await.expect("already so");
         assert_eq!(again, done);

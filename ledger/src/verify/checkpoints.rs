@@ -54,7 +54,8 @@ impl<'a> Checkpoints<'a> {
 
     /// Compares those that end where the log has been read to.
     pub fn see(&mut self, chain: &Chain, report: &mut Report) {
-        while let Some(recorded) = self.left.pop_front_if(|next| next.checkpoint.size <= chain.leaves()) {
+        while let Some(recorded) = self.left.front().copied().filter(|next| next.checkpoint.size <= chain.leaves()) {
+            self.left.pop_front();
             let checkpoint = &recorded.checkpoint;
             // Where only one event was changed, one of the two still has the root.
             if checkpoint.size == chain.leaves() && chain.has_root(&checkpoint.root) {

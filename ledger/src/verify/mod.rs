@@ -13,6 +13,7 @@ mod keys;
 mod redactions;
 mod report;
 mod runs;
+mod snapshots;
 
 pub use checkpoints::Published;
 pub use report::{Check, Finding, Note, VerifyReport};
@@ -107,6 +108,7 @@ pub async fn verify(
     checkpoints.end(size, &mut report);
     redactions.end(&mut report);
     calls.end(&runs, &mut report);
+    snapshots::check(reader, &mut report).await?;
     let beyond = reader.store().keys_beyond(size).await.map_err(failed)?;
     for key in beyond {
         report.find(Check::Keys, key.range().0, format!("the key {:?} names positions after the head", key.key));

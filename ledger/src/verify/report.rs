@@ -39,6 +39,7 @@ checks! {
     Redactions = "every erased payload is spoken of by an event",
     Keys = "idempotency keys and events agree",
     Decoding = "known events decode",
+    StoredStates = "stored states are what their events fold to",
     RunEnd = "one terminal event a run",
     RunClaim = "a run claimed at most once",
     ActiveRun = "at most one active run a conversation",

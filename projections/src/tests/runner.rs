@@ -234,3 +234,91 @@ on_both_stores! {
         newer.stop().await;
     }
 }
+
+/// Eight writers at once, each a conversation of its own with `TURNS` turns; answers the head.
+async fn eight_writers(ledgers: &[devmind_ledger::Ledger]) -> u64 {
+    const TURNS: u32 = 25;
+    let writers = (0..8_usize).map(|writer| {
+        let ledger = ledgers[writer % ledgers.len()].clone();
+        tokio::spawn(async move {
+            let id: &'static str = ["c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"][writer];
+            let turns = (1..=TURNS).map(|number| asked(id, &format!("{id}-t{number}"), number));
+            let mut position = 0;
+            for (version, (id, event)) in std::iter::once(started(id, "ann")).chain(turns).enumerate() {
+                let append = devmind_ledger::StreamAppend {
+                    stream: stream(id, &event),
+                    expected_version: version as u64,
+                    events: vec![devmind_domain::event::NewEvent {
+                        event_id: uuid::Uuid::now_v7().to_string(),
+                        event,
+                        metadata: metadata(),
+                    }],
+                };
+                let append = devmind_ledger::Append { streams: vec![append], idempotency: None };
+                position = ledger.append(append).await.expect("appended").position();
+            }
+            position
+        })
+    });
+    let mut head = 0;
+    for writer in writers.collect::<Vec<_>>() {
+        head = head.max(writer.await.expect("no panic"));
+    }
+    assert_eq!(head, 8 * u64::from(TURNS + 1));
+    head
+}
+
+on_both_stores! {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_update_of_a_view_is_lost_under_eight_writers(bench: Bench) {
+        let served = bench.serve().await;
+        let head = eight_writers(std::slice::from_ref(&bench.ledger)).await;
+        served.views.wait_for(head).await.expect("caught up");
+        for conversation in served.views.conversations(&"ann".into()).await.expect("conversations") {
+            assert_eq!(served.views.turns(&conversation.id).await.expect("turns").len(), 25);
+        }
+        let report = crate::check::check(bench.views_place(), bench.ledger.reader(), |_, _| {}).await.expect("checked");
+        assert!(report.is_equal() && report.projections.iter().all(|found| found.position == head), "{report}");
+        served.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_processes_that_keep_the_same_views_apply_each_event_once() {
+    let bench = Bench::postgres().await;
+    let other = bench.another_process().await;
+    let projections = || -> Projections { with_fragile(None) };
+    let (one, two) = (bench.serve_with(projections()).await, other.serve_with(projections()).await);
+    let head = eight_writers(&[bench.ledger.clone(), other.ledger.clone()]).await;
+    for served in [&one, &two] {
+        served.views.wait_for(head).await.expect("both see everything");
+        assert_eq!(counted(&served.views).await, i64::try_from(head).expect("small"), "each event once");
+    }
+    let report = crate::check::check_one(bench.views_place(), bench.ledger.reader(), "conversation", |_, _| {}).await;
+    assert!(report.expect("checked").is_equal());
+    two.stop().await;
+    one.stop().await;
+}
+
+#[tokio::test]
+async fn a_rebuild_that_was_interrupted_leaves_nothing_that_the_next_one_does_not_remove() {
+    let mut bench = Bench::postgres().await;
+    bench.append([started("c1", "ann")]).await;
+    let place = bench.views_place();
+    let schemas = || async {
+        let devmind_ledger::Place::Postgres(url) = bench.views_place() else { panic!("PostgreSQL") };
+        let pool = crate::store::postgres::pool(&url, "views", 1);
+        let sql = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'views_rebuild_%'";
+        sqlx::query_scalar::<_, i64>(sql).fetch_one(&pool).await.expect("counted")
+    };
+    let alive = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
+    let died = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
+    died.store.close().await;
+    drop(died);
+    // The server notices the end of the dead one's connection a moment later.
+    while schemas().await != 1 {
+        crate::rebuild::rebuild(&place, bench.ledger.reader(), |_, _| {}).await.expect("rebuilt");
+    }
+    alive.remove().await.expect("the one under way was left alone");
+    assert_eq!(schemas().await, 0);
+}

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tempfile::TempDir;
@@ -23,6 +23,7 @@ pub struct Cluster {
     folder: TempDir,
     user: Option<u32>,
     databases: AtomicU32,
+    keeper: Option<Child>,
 }
 
 impl Cluster {
@@ -43,7 +44,7 @@ impl Cluster {
         if let Some(user) = user {
             chown(folder.path(), Some(user), None).expect("root may give a folder away");
         }
-        let cluster = Self { programs, folder, user, databases: AtomicU32::new(0) };
+        let mut cluster = Self { programs, folder, user, databases: AtomicU32::new(0), keeper: None };
         let data = cluster.data();
         let locale = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"];
         cluster.run("initdb", locale.iter().map(ToString::to_string).chain([format!("--pgdata={}", data.display())]));
@@ -56,7 +57,7 @@ impl Cluster {
             text.push('\n');
         }
         fs::write(data.join("postgresql.conf"), text).expect("its settings");
-        cluster.keep();
+        cluster.keeper = Some(cluster.keep());
         cluster.pg_ctl(&["start"]);
         cluster
     }
@@ -92,7 +93,7 @@ impl Cluster {
     }
 
     /// Ends the cluster when this program has ended: then its end of the pipe closes.
-    fn keep(&self) {
+    fn keep(&self) -> Child {
         let data = self.data();
         let script = format!(
             "read -r line; '{}' -D '{}' -m immediate stop >/dev/null 2>&1; rm -rf '{}'",
@@ -106,9 +107,7 @@ impl Cluster {
             keeper.uid(user);
         }
         // A signal to the test program's group must not end the keeper with it.
-        let mut keeper = keeper.process_group(0).current_dir("/").spawn().expect("sh runs");
-        // The pipe stays open until this process ends.
-        std::mem::forget(keeper.stdin.take());
+        keeper.process_group(0).current_dir("/").spawn().expect("sh runs")
     }
 
     fn program(&self, name: &str) -> PathBuf {
@@ -131,6 +130,16 @@ impl Cluster {
             let read =
                 std::io::Seek::rewind(&mut said).and_then(|()| std::io::Read::read_to_string(&mut said, &mut text));
             panic!("{program} failed ({status}): {text} {read:?}");
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(mut keeper) = self.keeper.take() {
+            drop(keeper.stdin.take());
+            // It ends the cluster, then itself.
+            drop(keeper.wait());
         }
     }
 }

@@ -68,8 +68,8 @@ struct Question {
 
 /// A question as the page gets it. All text is escaped for people, not for markup.
 #[derive(Debug, Serialize)]
-struct Shown {
-    id: u64,
+pub(super) struct Shown {
+    pub(super) id: u64,
     tool: String,
     rows: Vec<(String, String)>,
     ms_left: u64,
@@ -77,9 +77,9 @@ struct Shown {
 
 /// What the page gets: the question that is shown, and how many wait behind it.
 #[derive(Debug, Serialize)]
-struct News {
+pub(super) struct News {
     version: u64,
-    question: Option<Shown>,
+    pub(super) question: Option<Shown>,
     waiting: usize,
     /// How long buttons do nothing after a question has come up (milliseconds).
     too_soon_ms: u64,
@@ -146,7 +146,7 @@ impl Page {
     }
 
     /// What there is to see, from now on shown.
-    fn news(&self) -> News {
+    pub(super) fn news(&self) -> News {
         let version = *self.version.borrow();
         let mut now = self.now();
         now.looked_at = Some(Instant::now());
@@ -164,7 +164,7 @@ impl Page {
     }
 
     /// Takes an answer to the question that is shown.
-    fn answer(&self, id: u64, allow: bool) -> Result<(), ErrorCode> {
+    pub(super) fn answer(&self, id: u64, allow: bool) -> Result<(), ErrorCode> {
         let mut now = self.now();
         let shown = now.questions.front().filter(|question| question.id == id);
         let shown_at = shown.and_then(|question| question.shown_at).ok_or(ErrorCode::QuestionClosed)?;

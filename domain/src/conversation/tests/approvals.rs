@@ -229,3 +229,9 @@ fn decisions_stay_known_along_the_runs_that_resume_a_thread_and_to_no_other_run(
         assert!(statuses(&[ended.clone(), events].concat()).is_empty());
     }
 }
+
+#[test]
+fn a_run_does_not_wait_for_approvals_that_it_does_not_name() {
+    let command = Command::Interrupt { run_id: "r1".into(), claim: owner(7), interrupts: vec![] };
+    check(&running(), command, Err(ConversationError::NothingToAsk));
+}

@@ -6,7 +6,9 @@ use crate::limits::MAX_APPEND_EVENTS;
 use crate::place::PostgresUrl;
 use crate::reader::EventFilter;
 use crate::store::rows::{COLUMNS, page};
-use crate::store::{FiledRow, Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
+use crate::store::{
+    FiledRow, Integrity, KeyRow, ReadLog, SNAPSHOT, Snapshot, SnapshotRow, StoredEvent, as_i64, head_of,
+};
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
 use sqlx::{PgPool, Postgres, QueryBuilder, Row};
@@ -97,6 +99,27 @@ impl ReadLog for PgLog {
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let mut builder = filter_query(filter, after, limit);
         page(builder.build().fetch(&self.pool)).await
+    }
+
+    async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error> {
+        let sql = format!("SELECT {SNAPSHOT} FROM ledger.snapshots WHERE aggregate_type = $1 AND aggregate_id = $2");
+        let query = sqlx::query_as::<_, SnapshotRow>(&sql).bind(&stream.aggregate_type).bind(&stream.aggregate_id);
+        query.fetch_optional(&self.pool).await?.map(Snapshot::try_from).transpose()
+    }
+
+    async fn snapshots(&self, after: Option<&StreamId>, limit: u32) -> Result<Vec<Snapshot>, sqlx::Error> {
+        let sql = format!(
+            "SELECT {SNAPSHOT} FROM ledger.snapshots WHERE (aggregate_type, aggregate_id) > ($1, $2) \
+             ORDER BY aggregate_type, aggregate_id LIMIT $3"
+        );
+        let (kind, id) = after.map_or(("", ""), |stream| (&*stream.aggregate_type, &*stream.aggregate_id));
+        let rows = sqlx::query_as::<_, SnapshotRow>(&sql)
+            .bind(kind)
+            .bind(id)
+            .bind(i64::from(limit))
+            .fetch_all(&self.pool)
+            .await?;
+        rows.into_iter().map(Snapshot::try_from).collect()
     }
 
     async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {

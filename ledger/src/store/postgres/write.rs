@@ -176,7 +176,12 @@ impl PgWriter {
                $11::bigint[], $12::text[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::bytea[], \
                $18::text[], $19::text[], $20::text[]) AS e), \
              kept AS (INSERT INTO ledger.idempotency (scope, key, request_hash, first_position, last_position) \
-               SELECT k.* FROM moved, unnest($21::text[], $22::text[], $23::text[], $24::bigint[], $25::bigint[]) AS k) \
+               SELECT k.* FROM moved, unnest($21::text[], $22::text[], $23::text[], $24::bigint[], $25::bigint[]) AS k), \
+             remembered AS (INSERT INTO ledger.snapshots AS s (aggregate_type, aggregate_id, sequence, state_version, state) \
+               SELECT n.* FROM moved, unnest($26::text[], $27::text[], $28::bigint[], $29::bigint[], $30::text[]) AS n \
+               ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET sequence = excluded.sequence, \
+               state_version = excluded.state_version, state = excluded.state \
+               WHERE excluded.sequence > s.sequence OR excluded.state_version <> s.state_version) \
              SELECT pg_notify('{CHANNEL}', '') FROM moved"
         );
         let query = sqlx::query(&sql)
@@ -204,7 +209,12 @@ impl PgWriter {
             .bind(keys.iter().map(|key| key.idempotency.key.as_str()).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| key.idempotency.request_hash.as_str()).collect::<Vec<_>>())
             .bind(keys.iter().map(|key| as_i64(key.first)).collect::<Vec<_>>())
-            .bind(keys.iter().map(|key| as_i64(key.last)).collect::<Vec<_>>());
+            .bind(keys.iter().map(|key| as_i64(key.last)).collect::<Vec<_>>())
+            .bind(batch.snapshots.iter().map(|kept| kept.stream.aggregate_type.as_str()).collect::<Vec<_>>())
+            .bind(batch.snapshots.iter().map(|kept| kept.stream.aggregate_id.as_str()).collect::<Vec<_>>())
+            .bind(batch.snapshots.iter().map(|kept| as_i64(kept.sequence)).collect::<Vec<_>>())
+            .bind(batch.snapshots.iter().map(|kept| i64::from(kept.state_version)).collect::<Vec<_>>())
+            .bind(batch.snapshots.iter().map(|kept| kept.state.as_str()).collect::<Vec<_>>());
         let moved = query.fetch_optional(self.connection().await?).await?.is_some();
         if moved && self.locked {
             self.locked = false;
@@ -329,7 +339,11 @@ impl WriteLog for PgWriter {
 
     async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure> {
         // What was there stays in a dead row until the database's VACUUM takes it.
-        let sql = "UPDATE ledger.events SET payload = $1 WHERE partition = $2 AND position = $3";
+        // A stored state may hold it as well; it comes back from the events.
+        let sql = "WITH forgotten AS (DELETE FROM ledger.snapshots s USING ledger.events e \
+             WHERE e.partition = $2 AND e.position = $3 \
+             AND s.aggregate_type = e.aggregate_type AND s.aggregate_id = e.aggregate_id) \
+             UPDATE ledger.events SET payload = $1 WHERE partition = $2 AND position = $3";
         let query = sqlx::query(sql).bind(marker).bind(partition()).bind(as_i64(position));
         let place = self.place.clone();
         let connection = self.connection().await.map_err(|error| before(&place, &error))?;

@@ -5,7 +5,9 @@ use crate::append::Head;
 use crate::limits::MAX_APPEND_EVENTS;
 use crate::reader::EventFilter;
 use crate::store::rows::{COLUMNS, page};
-use crate::store::{FiledRow, Integrity, KeyRow, ReadLog, StoredEvent, as_i64, head_of};
+use crate::store::{
+    FiledRow, Integrity, KeyRow, ReadLog, SNAPSHOT, Snapshot, SnapshotRow, StoredEvent, as_i64, head_of,
+};
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
 use sqlx::{QueryBuilder, Row, Sqlite, SqlitePool};
@@ -89,6 +91,22 @@ impl ReadLog for SqliteLog {
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let mut builder = filter_query(filter, after, limit);
         page(builder.build().fetch(&self.pool)).await
+    }
+
+    async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error> {
+        let sql = format!("SELECT {SNAPSHOT} FROM snapshots WHERE aggregate_type = ? AND aggregate_id = ?");
+        let query = sqlx::query_as::<_, SnapshotRow>(&sql).bind(&stream.aggregate_type).bind(&stream.aggregate_id);
+        query.fetch_optional(&self.pool).await?.map(Snapshot::try_from).transpose()
+    }
+
+    async fn snapshots(&self, after: Option<&StreamId>, limit: u32) -> Result<Vec<Snapshot>, sqlx::Error> {
+        let sql = format!(
+            "SELECT {SNAPSHOT} FROM snapshots WHERE (aggregate_type, aggregate_id) > (?, ?) \
+             ORDER BY aggregate_type, aggregate_id LIMIT ?"
+        );
+        let (kind, id) = after.map_or(("", ""), |stream| (&*stream.aggregate_type, &*stream.aggregate_id));
+        let rows = sqlx::query_as::<_, SnapshotRow>(&sql).bind(kind).bind(id).bind(limit).fetch_all(&self.pool).await?;
+        rows.into_iter().map(Snapshot::try_from).collect()
     }
 
     async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {

@@ -4,7 +4,7 @@ use super::partition;
 use crate::append::Idempotency;
 use crate::error::{LedgerError, SQLITE_IOERR, primary_result_code};
 use crate::store::rows::{COLUMNS, stored_event};
-use crate::store::{Batch, Failure, HeadRow, KeyRow, Look, NewKey, Seen, WriteLog, as_i64};
+use crate::store::{Batch, Failure, HeadRow, KeyRow, Look, NewKey, Seen, Snapshot, WriteLog, as_i64};
 use devmind_domain::event::{RecordedEvent, StreamId};
 use sqlx::{Connection, Row, SqliteConnection};
 use std::fs::File;
@@ -135,6 +135,9 @@ impl SqliteWriter {
         if !batch.keys.is_empty() {
             self.insert_keys(batch.keys).await?;
         }
+        if !batch.snapshots.is_empty() {
+            self.keep(batch.snapshots).await?;
+        }
         Ok(true)
     }
 
@@ -178,6 +181,27 @@ impl SqliteWriter {
         sqlx::query(
             "INSERT INTO idempotency (scope, key, request_hash, first_position, last_position) \
              SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?)",
+        )
+        .bind(json(&rows)?)
+        .execute(&mut self.connection)
+        .await
+        .map(drop)
+    }
+
+    /// Keeps states with one statement; a newer one that is there stays.
+    async fn keep(&mut self, snapshots: &[Snapshot]) -> Result<(), sqlx::Error> {
+        let rows: Vec<_> = snapshots
+            .iter()
+            .map(|Snapshot { stream, sequence, state_version, state }| {
+                (&stream.aggregate_type, &stream.aggregate_id, sequence, state_version, state)
+            })
+            .collect();
+        sqlx::query(
+            "INSERT INTO snapshots (aggregate_type, aggregate_id, sequence, state_version, state) \
+             SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?) WHERE true \
+             ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET sequence = excluded.sequence, \
+             state_version = excluded.state_version, state = excluded.state \
+             WHERE excluded.sequence > sequence OR excluded.state_version <> state_version",
         )
         .bind(json(&rows)?)
         .execute(&mut self.connection)
@@ -264,6 +288,16 @@ impl WriteLog for SqliteWriter {
     async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure> {
         // Freed pages are overwritten; closing empties the write-ahead log, which holds the old page.
         self.run("PRAGMA secure_delete = ON").await.map_err(|error| self.before(&error))?;
+        // A stored state may hold what is erased; it comes back from the events.
+        sqlx::query(
+            "DELETE FROM snapshots WHERE (aggregate_type, aggregate_id) IN \
+             (SELECT aggregate_type, aggregate_id FROM events WHERE partition = ? AND position = ?)",
+        )
+        .bind(partition())
+        .bind(as_i64(position))
+        .execute(&mut self.connection)
+        .await
+        .map_err(|error| self.before(&error))?;
         let updated = sqlx::query("UPDATE events SET payload = ? WHERE partition = ? AND position = ?")
             .bind(marker)
             .bind(partition())

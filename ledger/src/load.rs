@@ -1,0 +1,82 @@
+//! An aggregate as its stream says: from memory, from a stored state, from its events.
+
+use crate::error::LedgerError;
+use crate::limits::{MAX_PAGE_EVENTS, MAX_SNAPSHOT_BYTES, SNAPSHOT_EVERY};
+use crate::reader::LedgerReader;
+use crate::store::Snapshot;
+use devmind_domain::Decider;
+use devmind_domain::event::{EventSet, RecordedEvent, StreamId};
+use std::sync::Arc;
+
+/// The aggregate as its stream says now, and the stream's version.
+///
+/// What is known already is not read again, so the cost does not grow with the stream's age. The
+/// stream's end is always read: other processes may have appended.
+///
+/// # Errors
+/// [`LedgerError`] when the stream cannot be read; an event that this program does not know is an
+/// error here, because a decision on half the facts could be wrong.
+pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(Arc<A>, u64), LedgerError> {
+    let stream = StreamId::new(A::TYPE, id);
+    let (mut state, mut version) = reader.cache().get::<A>(&stream).unwrap_or_default();
+    let known = version;
+    let mut page = reader.stream_page(&stream, version, SNAPSHOT_EVERY as u32 + 1).await?;
+    if version == 0 && page.len() as u64 > SNAPSHOT_EVERY {
+        // Only a stream that is long enough to have a stored state pays for looking.
+        if let Some((stored, at)) = stored_state::<A>(reader, &stream).await? {
+            (state, version) = (Arc::new(stored), at);
+            page = reader.stream_page(&stream, version, MAX_PAGE_EVENTS).await?;
+        }
+    }
+    while let Some(last) = page.last() {
+        version = last.sequence;
+        let folded = Arc::make_mut(&mut state);
+        for event in &page {
+            folded.evolve(&decode::<A>(event)?);
+        }
+        page = reader.stream_page(&stream, version, MAX_PAGE_EVENTS).await?;
+    }
+    if version > known {
+        reader.cache().put(&stream, &state, version);
+        if version - known > SNAPSHOT_EVERY {
+            keep(reader, &stream, &*state, version);
+        }
+    }
+    Ok((state, version))
+}
+
+/// An event of the aggregate.
+pub(crate) fn decode<A: Decider>(event: &RecordedEvent) -> Result<A::Event, LedgerError> {
+    <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content())
+        .map_err(|error| LedgerError::Undecodable { position: event.position, stream: event.stream.clone(), error })
+}
+
+/// Remembers a state whose events are durable; each time its stream has grown enough it is stored.
+pub(crate) fn remember<A: Decider>(reader: &LedgerReader, stream: &StreamId, state: &Arc<A>, from: u64, version: u64) {
+    reader.cache().put(stream, state, version);
+    if from / SNAPSHOT_EVERY < version / SNAPSHOT_EVERY {
+        keep(reader, stream, &**state, version);
+    }
+}
+
+fn keep<A: Decider>(reader: &LedgerReader, stream: &StreamId, state: &A, sequence: u64) {
+    if state.held_bytes() > MAX_SNAPSHOT_BYTES {
+        return;
+    }
+    match serde_json::to_string(state) {
+        Ok(state) if state.len() <= MAX_SNAPSHOT_BYTES => {
+            reader.keep(Snapshot { stream: stream.clone(), sequence, state_version: A::STATE_VERSION, state });
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, stream = %stream.aggregate_id, "a state cannot be stored"),
+    }
+}
+
+/// The stored state, if it is one of this program's.
+async fn stored_state<A: Decider>(reader: &LedgerReader, stream: &StreamId) -> Result<Option<(A, u64)>, LedgerError> {
+    let stored = reader.store().snapshot(stream).await;
+    let stored = stored.map_err(|error| reader.error("read a stored state", &error))?;
+    let Some(snapshot) = stored.filter(|stored| stored.state_version == A::STATE_VERSION) else { return Ok(None) };
+    // What cannot be read is as good as none: the events have it all.
+    Ok(serde_json::from_str(&snapshot.state).ok().map(|state| (state, snapshot.sequence)))
+}
