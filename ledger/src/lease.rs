@@ -93,7 +93,7 @@ impl NodeLease {
     ///
     /// # Errors
     /// When the database cannot be used; then it expires.
-    pub async fn release(mut self) -> Result<(), LedgerError> {
+    pub async fn release(&mut self) -> Result<(), LedgerError> {
         let (name, epoch) = (self.node_id.as_str().to_owned(), self.epoch);
         self.with("release the lease", async |connection, _, _| {
             let sql = "DELETE FROM ledger.node_leases WHERE node_id = $1 AND epoch = $2";

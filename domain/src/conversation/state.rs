@@ -105,7 +105,6 @@ pub struct ActiveRun {
     /// Where it stands.
     pub status: RunStatus,
     /// Whether whoever executes it was asked to stop it.
-    #[serde(default)]
     pub stop_requested: bool,
 }
 
@@ -150,7 +149,7 @@ impl Conversation {
 
 impl Decider for Conversation {
     const TYPE: AggregateType = AggregateType::Conversation;
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
     type Command = ConversationCommand;
     type Event = ConversationEvent;
     type Error = ConversationError;

@@ -147,7 +147,7 @@ impl Device {
 
 impl Decider for Device {
     const TYPE: AggregateType = AggregateType::Device;
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
     type Command = DeviceCommand;
     type Event = DeviceEvent;
     type Error = DeviceError;

@@ -23,7 +23,6 @@ pub struct ToolCall {
     /// The newest attempt that was taken back.
     pub cancelled_attempt: Option<(u32, CancelReason)>,
     /// The newest attempt that the device refused, and its code.
-    #[serde(default)]
     pub refused_attempt: Option<(u32, String)>,
     /// The report that settled the call.
     pub result: Option<ToolResultRecorded>,
@@ -127,7 +126,7 @@ impl ToolCall {
 
 impl Decider for ToolCall {
     const TYPE: AggregateType = AggregateType::ToolCall;
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
     type Command = ToolCallCommand;
     type Event = ToolCallEvent;
     type Error = ToolCallError;

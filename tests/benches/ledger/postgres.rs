@@ -84,10 +84,7 @@ async fn hot_stream(measure: &Measure, table: &mut Table, ledger: &Ledger, frame
             ours::carry_out(store.clone(), metadata.clone(), STREAM.to_owned(), format!("hot {caller}/{n}"))
         },
     };
-    let peer = Callers {
-        callers: 64,
-        call: move |_, _| crate::family::carry_out(family.clone(), STREAM.to_owned()),
-    };
+    let peer = Callers { callers: 64, call: move |_, _| crate::family::carry_out(family.clone(), STREAM.to_owned()) };
     let rates = measure.side_by_side(&[&our_own, &peer]).await;
     table.figure("postgres hot stream, 64 callers: postgres-es", rates[1], "events/s");
     table.at_least("postgres hot stream, 64 callers", rates[0], "events/s", ("postgres-es", rates[1]), 400.0);
