@@ -42,6 +42,7 @@ mod reports;
 mod rerun;
 mod restart;
 mod restart_scenarios;
+mod several_servers;
 mod sockets;
 mod stop;
 mod stopping;

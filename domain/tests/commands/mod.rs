@@ -140,9 +140,10 @@ impl Domain for ToolCall {
                 attempt_no,
                 phase: random.of(&[Phase::Reserved, Phase::Confirming, Phase::Executing]),
             },
-            10..=12 => {
+            10 | 11 => {
                 ToolCallCommand::Cancel { reason: random.of(&[CancelReason::RunCancelled, CancelReason::WaitTimedOut]) }
             }
+            12 => ToolCallCommand::Refuse { attempt_no, code: "DEVICE_BUSY".into() },
             13..=16 => ToolCallCommand::TimeOut { attempt_no, after_ms: 120_000 },
             17 => ToolCallCommand::RecordResult {
                 result: Box::new(result(random, attempt_no)),
@@ -194,6 +195,7 @@ impl Domain for Node {
     fn command(&self, random: &mut Random) -> NodeCommand {
         match random.below(3) {
             0 => NodeCommand::Start { node_id: "n".into(), version: "0.1.0".into() },
+            1 => NodeCommand::Lose { epoch: random.below(20) as u64 },
             _ => NodeCommand::Stop { epoch: random.below(20) as u64 },
         }
     }
