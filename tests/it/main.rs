@@ -28,6 +28,7 @@ mod invariants;
 mod kill_points;
 mod killed;
 mod ledger_fails;
+mod lost_servers;
 mod metrics;
 mod model_answers;
 mod model_failures;

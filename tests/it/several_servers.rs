@@ -244,7 +244,6 @@ async fn a_ticket_of_one_server_opens_a_socket_at_another_and_only_one_of_two_at
     two.finish().await;
 }
 
-/// The same call from two servers is one attempt; after a refusal there is none to join.
 #[tokio::test]
 async fn a_call_that_another_server_waits_for_is_joined_and_sent_once() {
     let two = Two::start().await;
@@ -252,17 +251,23 @@ async fn a_call_that_another_server_waits_for_is_joined_and_sent_once() {
     let device = RawDevice::new(two.b.address());
     let mut socket = device.online(&ann_b).await;
     let asked = ann_a.ask(&Question::new("go").on(&device.device_id)).await;
-    let body = json!({
-        "run_id": asked.run_id, "tool_name": "workspace.read_file", "arguments": { "path": "x" }, "tool_call_id": "same",
-    });
-    let call = |client: &Client| {
-        let (client, body) = (client.clone(), body.clone());
+    let call = |client: &Client, id: Option<&Value>| {
+        let mut body = json!({
+            "run_id": asked.run_id, "tool_name": "workspace.read_file", "arguments": { "path": "x" },
+        });
+        if let Some(id) = id {
+            body["tool_call_id"] = id.clone();
+        }
+        let client = client.clone();
         tokio::spawn(async move { client.post("/api/desktop/dev/tool-calls", &body).await.ok() })
     };
-    let first = call(&ann_a);
+    let first = call(&ann_a, None);
     let request = socket.expect("tool.call.request").await;
-    let second = call(&ann_b);
-    // The second has entered once it has looked at the call; a device that answers at once settles it for both.
+    let second = call(&ann_b, Some(&request["tool_call_id"]));
+    eventually("the second call waits", || async {
+        if two.b.app().gateway.waiters.is_empty() { Err("nobody".to_owned()) } else { Ok(()) }
+    })
+    .await;
     socket.send(failure(&request, "rejected", "CONFIRMATION_REJECTED")).await;
     let (first, second): (Value, Value) = (first.await.unwrap(), second.await.unwrap());
     assert_eq!((&first["error"]["code"], &first), (&json!("CONFIRMATION_REJECTED"), &second));

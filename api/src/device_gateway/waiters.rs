@@ -62,6 +62,16 @@ impl Waiters {
         (Waiter { waiters: self.clone(), key, wake }, joins)
     }
 
+    /// How many calls are waited for.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Wakes whoever waits for the call.
     pub fn wake(&self, key: &CallKey, refused: Option<Refusal>) {
         if let Some(sender) = self.lock().get(key) {
