@@ -62,7 +62,8 @@ struct ServeArgs {
     /// Also use a database whose settings let acknowledged events be lost [env: DEVMIND_ACCEPT_DATA_LOSS]
     #[arg(long)]
     accept_data_loss: bool,
-    /// This process's name in the ledger [default: local] [env: DEVMIND_NODE_ID]
+    /// This process's name in the ledger; two processes on one database never share one [default: local, with
+    /// a database one that is made at the first start] [env: DEVMIND_NODE_ID]
     #[arg(long, value_name = "NAME")]
     node_id: Option<String>,
     /// A configuration file [default: devmind.toml, when it is there]
@@ -151,7 +152,7 @@ async fn serve(args: ServeArgs) -> Result<ExitCode, StartError> {
     if config.identities().development {
         crate::note!("development mode: X-Dev-User names the user (X-Dev-Role the role), on this machine only");
     }
-    server.serve(stop).await;
+    server.serve(stop).await?;
     crate::note!("stopped");
     Ok(ExitCode::SUCCESS)
 }

@@ -4,9 +4,9 @@ use crate::identity::{Caller, Identities, is_user_name};
 use crate::lifecycle::{LEDGER_FILE, VIEWS_FILE};
 use crate::limits::Limits;
 pub use crate::model::{ModelConfig, Provider};
+use crate::nodes::{MAX_NODE_LEASE_MS, MIN_NODE_LEASE_MS, NODE_LEASE_MS};
 use devmind_domain::ErrorCode;
 use devmind_domain::event::Role;
-use devmind_domain::ids::NodeId;
 use devmind_domain::limits::{APPROVAL_LIFETIME_MS, MODEL_FIRST_BYTE_MS, MODEL_IDLE_MS};
 use devmind_ledger::{Place, PostgresUrl};
 use figment::Figment;
@@ -30,8 +30,11 @@ pub struct ServerConfig {
     pub database_url: Option<DatabaseUrl>,
     /// Whether a database may be used whose settings let acknowledged events be lost.
     pub accept_data_loss: bool,
-    /// This process's name; two processes never share one.
-    pub node_id: String,
+    /// This process's name; two processes never share one. Absent: `local`, and in a database one that is made at
+    /// the first start and kept in `data`.
+    pub node_id: Option<String>,
+    /// A process in a database that did not renew its lease for so long counts as lost (milliseconds).
+    pub node_lease_ms: u64,
     /// Whether `X-Dev-User` names the user, on a loopback address only. Absent: as long as nobody has a token.
     pub development: Option<bool>,
     /// People with a token.
@@ -75,7 +78,8 @@ impl Default for ServerConfig {
             data: "data".into(),
             database_url: None,
             accept_data_loss: false,
-            node_id: "local".to_owned(),
+            node_id: None,
+            node_lease_ms: NODE_LEASE_MS,
             development: None,
             users: Vec::new(),
             allowed_origins: Vec::new(),
@@ -158,6 +162,7 @@ impl ServerConfig {
             "data",
             "accept_data_loss",
             "node_id",
+            "node_lease_ms",
             "development",
             "model_first_byte_ms",
             "model_idle_ms",
@@ -177,7 +182,7 @@ impl ServerConfig {
     fn checked(self) -> Result<Self, ConfigError> {
         let address = self.address()?;
         self.places()?;
-        if !is_user_name(&self.node_id) {
+        if self.node_id.as_ref().is_some_and(|name| !is_user_name(name)) {
             return Err(ConfigError::invalid("node_id: 1-64 letters, digits, . _ @ -"));
         }
         for (index, user) in self.users.iter().enumerate() {
@@ -201,6 +206,9 @@ impl ServerConfig {
         }
         if !self.is_development() && self.users.iter().all(|user| user.disabled) {
             return Err(ConfigError::invalid("development is off and no user has a token: nobody could ask"));
+        }
+        if !(MIN_NODE_LEASE_MS..=MAX_NODE_LEASE_MS).contains(&self.node_lease_ms) {
+            return Err(ConfigError::invalid(format!("node_lease_ms: {MIN_NODE_LEASE_MS}-{MAX_NODE_LEASE_MS}")));
         }
         if self.model_first_byte_ms == 0 || self.model_idle_ms == 0 {
             return Err(ConfigError::invalid("model_first_byte_ms and model_idle_ms must not be 0"));
@@ -237,11 +245,6 @@ impl ServerConfig {
             code: ErrorCode::AddressInvalid,
             message: format!("listen: {:?} is not IP:PORT", self.listen),
         })
-    }
-
-    /// This process's name.
-    pub fn node(&self) -> NodeId {
-        self.node_id.as_str().into()
     }
 
     /// Whether the development headers may count: unless it is said, as long as nobody has a token.
@@ -281,7 +284,7 @@ mod tests {
         let config =
             load("listen = \"127.0.0.1:1\"\nnode_id = \"a\"", Flags { node_id: Some("b".into()), ..Flags::default() });
         let config = config.expect("good");
-        assert_eq!((config.listen.as_str(), config.node_id.as_str()), ("127.0.0.1:1", "b"));
+        assert_eq!((config.listen.as_str(), config.node_id.as_deref()), ("127.0.0.1:1", Some("b")));
         assert_eq!(config.data, PathBuf::from("data"));
     }
 
@@ -307,6 +310,7 @@ mod tests {
             ("listen = \"localhost\"", "ADDRESS_INVALID"),
             ("listen = \"0.0.0.0:1\"", "devmind token"),
             ("node_id = \"a/b\"", "node_id"),
+            ("node_lease_ms = 1", "node_lease_ms"),
             ("development = false", "nobody could ask"),
             ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"", "token_sha256"),
             ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"\nrole = \"root\"", "root"),

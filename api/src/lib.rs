@@ -17,6 +17,7 @@ pub mod ids;
 pub mod lifecycle;
 pub mod limits;
 pub mod model;
+pub mod nodes;
 pub mod places;
 pub mod runs;
 mod say;

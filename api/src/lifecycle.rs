@@ -1,6 +1,6 @@
 //! From settings to a serving process, and in order back to nothing.
 //!
-//! Start: bind, open the ledger, append `NodeStarted`, open the views, settle what an older start
+//! Start: bind, open the ledger, take the lease (where several processes share it), append `NodeStarted`, open the views, settle what an older start
 //! left running, then listen. Stop: no new work, runs end (each with its terminal event), sockets
 //! close, `NodeStopped`, a checkpoint of the last head, files close. Every step has a deadline: an open stream must not hold the
 //! process for ever.
@@ -10,20 +10,23 @@ use crate::config::ServerConfig;
 use crate::device_gateway::{Closing, Gateway};
 use crate::error::ApiError;
 use crate::http::{MAX_OPEN_STREAMS, router};
+use crate::ids::new_id;
 use crate::limits::millis;
 use crate::model::{self, Model};
+use crate::nodes::lease::{Kept, look_after_others};
+use crate::nodes::{self, Nodes, news};
 use crate::places::{self, Places};
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
 use crate::state::{App, ModelPatience};
 use axum::Extension;
-use devmind_domain::ErrorCode;
 use devmind_domain::conversation::Claim;
-use devmind_domain::event::{Actor, Metadata};
-use devmind_domain::node::{Node, NodeCommand};
+use devmind_domain::event::{Actor, AggregateType, Metadata, NewEvent, StreamId};
+use devmind_domain::node::{Node, NodeCommand, NodeEvent};
 use devmind_domain::protocol::CloseCode;
-use devmind_ledger::{Ledger, execute};
+use devmind_domain::{Decider, ErrorCode};
+use devmind_ledger::{Append, AppendError, Ledger, LedgerError, NodeLease, Place, StreamAppend, execute, load};
 use devmind_projections::Views;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -122,6 +125,8 @@ pub struct Server {
     app: Arc<App>,
     listener: TcpListener,
     address: SocketAddr,
+    /// The position before this start.
+    before: u64,
     projections: JoinHandle<()>,
     stop_projections: CancellationToken,
 }
@@ -133,15 +138,17 @@ pub struct ServerHandle {
     /// What it shares.
     pub app: Arc<App>,
     stop: CancellationToken,
-    serving: JoinHandle<()>,
+    serving: JoinHandle<Result<(), StartError>>,
 }
 
 impl ServerHandle {
     /// Stops in order and waits for the end.
     pub async fn stop(self) {
         self.stop.cancel();
-        if let Err(error) = self.serving.await {
-            tracing::error!(cause = %error, "the server's task failed");
+        match self.serving.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(error.code = %error.code, "{error}"),
+            Err(error) => tracing::error!(cause = %error, "the server's task failed"),
         }
     }
 }
@@ -172,8 +179,10 @@ impl Server {
         let ledger = Ledger::open(&log_place).await.map_err(|error| StartError::new(error.code(), error))?;
         // Before anything is appended: a log that lost what was published must not go on from there.
         let checkpoints = checkpoints::open(config, ledger.reader()).await?;
-        let epoch = start_node(&ledger, config).await?;
-        let claim = Claim { node_id: config.node(), epoch };
+        let nodes = Nodes::default();
+        // Before this start: what concerns it comes after.
+        let before = ledger.reader().head().await.map_err(|error| StartError::new(error.code(), error))?.position;
+        let (claim, lease) = start_node(&ledger, config, &log_place, &nodes).await?;
         let (views, runner) = Views::open(&views_place, ledger.reader().clone())
             .await
             .map_err(|error| StartError::new(error.code(), error))?;
@@ -193,6 +202,8 @@ impl Server {
                 idle: Duration::from_millis(config.model_idle_ms),
             },
             approval_lifetime_ms: (config.approval_lifetime_ms > 0).then_some(config.approval_lifetime_ms),
+            nodes,
+            lease,
             gateway: Gateway::new(&config.limits),
             open_streams: Places::new(u32::MAX, MAX_OPEN_STREAMS),
             limits: config.limits.clone(),
@@ -202,7 +213,7 @@ impl Server {
             stopping: CancellationToken::new(),
         });
         settle_left_over_runs(&app).await?;
-        Ok(Self { app, listener, address, projections, stop_projections })
+        Ok(Self { app, listener, address, before, projections, stop_projections })
     }
 
     /// Where it will listen.
@@ -223,19 +234,32 @@ impl Server {
     }
 
     /// Serves until `stop` is cancelled, then ends in order.
-    pub async fn serve(self, stop: CancellationToken) {
-        let Self { app, listener, projections, stop_projections, .. } = self;
+    ///
+    /// # Errors
+    /// `NODE_LOST` when other processes count this one as lost: then it ends without another word in the log.
+    pub async fn serve(self, stop: CancellationToken) -> Result<(), StartError> {
+        let Self { app, listener, before, projections, stop_projections, .. } = self;
+        let news = app.lease.is_some().then(|| tokio::spawn(news::follow(app.clone(), before)));
         let connections = TaskTracker::new();
         let closing = CancellationToken::new();
+        let others = tokio::spawn(look_after_others(app.clone()));
         let expiry = tokio::spawn(expire_overdue_approvals(app.clone()));
         let publishing = tokio::spawn(checkpoints::publish_as_the_log_grows(app.clone()));
-        accept(&app, listener, &connections, &closing, &stop).await;
+        let lost = app.nodes.lost.clone();
+        tokio::select! {
+            () = accept(&app, listener, &connections, &closing, &stop) => {}
+            // Whatever was under way here is somebody else's to end, and has been: nothing may be appended.
+            () = lost.cancelled() => app.ledger.close().await,
+        }
 
         app.stopping.cancel();
         app.runs.stop_all(StopReason::ShuttingDown);
         closing.cancel();
         drain("runs", &app.run_tasks).await;
         app.gateway.connections.close_all(&Closing::new(CloseCode::Restarting, "the server is stopping"));
+        if let Err(error) = others.await {
+            tracing::error!(cause = %error, "the task that looks after other processes failed");
+        }
         if let Err(error) = expiry.await {
             tracing::error!(cause = %error, "the task that expires approvals failed");
         }
@@ -244,14 +268,30 @@ impl Server {
         }
         drain("device sockets", &app.socket_tasks).await;
         drain("connections", &connections).await;
-        stop_node(&app).await;
-        checkpoints::publish(&app).await;
+        if !lost.is_cancelled() {
+            stop_node(&app).await;
+            checkpoints::publish(&app).await;
+        }
+        if let Some(lease) = &app.lease {
+            lease.release().await;
+        }
         stop_projections.cancel();
         if let Err(error) = projections.await {
             tracing::error!(cause = %error, "the projections' task failed");
         }
         app.views.close().await;
         app.ledger.close().await;
+        if let Some(Err(error)) = match news {
+            Some(news) => Some(news.await),
+            None => None,
+        } {
+            tracing::error!(cause = %error, "the task that follows other processes failed");
+        }
+        if lost.is_cancelled() {
+            let message = format!("the lease of {} ran out before it was renewed", app.claim.node_id);
+            return Err(StartError::new(ErrorCode::NodeLost, message));
+        }
+        Ok(())
     }
 }
 
@@ -285,13 +325,42 @@ fn refuse_lost_ledger(folder: &Path) -> Result<(), StartError> {
     Err(StartError { hint: Some(hint), ..StartError::new(ErrorCode::LedgerCorrupt, message) })
 }
 
-/// Appends this start; everything that an older one had under way is unknown from here on.
-async fn start_node(ledger: &Ledger, config: &ServerConfig) -> Result<u64, StartError> {
-    let node_id = config.node();
-    let metadata = Metadata::new(Actor::server(&node_id), node_id.clone());
+/// Appends this start; everything that an older one had under way is unknown from here on. Where several
+/// processes share the ledger, the start's lease is taken first: two of one name would be one to everybody else.
+async fn start_node(
+    ledger: &Ledger,
+    config: &ServerConfig,
+    place: &Place,
+    nodes: &Nodes,
+) -> Result<(Claim, Option<Kept>), StartError> {
+    let node_id = nodes::name(config, place)?;
+    let failed = |error: LedgerError| StartError::new(error.code(), error);
+    let in_use = || StartError::new(ErrorCode::NodeIdInUse, format!("a server process named {node_id} is running"));
+    let (node, version) = load::<Node>(ledger.reader(), node_id.as_str()).await.map_err(failed)?;
+    let epoch = node.epoch + 1;
+    let lease = match place {
+        Place::File(_) => None,
+        Place::Postgres(url) => {
+            let term = millis(config.node_lease_ms);
+            let lease = NodeLease::take(url, &node_id, epoch, term).await.map_err(failed)?.ok_or_else(in_use)?;
+            Some(Kept::keep(lease, term, ledger.clone(), nodes.lost.clone()))
+        }
+    };
     let command = NodeCommand::Start { node_id: node_id.clone(), version: env!("CARGO_PKG_VERSION").to_owned() };
-    let started = execute::<Node>(ledger, node_id.as_str(), &metadata, command, None).await;
-    started.map(|done| done.state.epoch).map_err(|error| StartError::new(ErrorCode::LedgerUnavailable, error))
+    let decided = node.decide(command).map_err(|error| StartError::new(ErrorCode::LedgerUnavailable, error))?;
+    let metadata = Metadata::new(Actor::server(&node_id), node_id.clone());
+    let new = |event: NodeEvent| NewEvent { event_id: new_id(), event: event.into(), metadata: metadata.clone() };
+    let start = StreamAppend {
+        stream: StreamId::new(AggregateType::Node, node_id.as_str()),
+        // Of this very epoch: a start that came between has another lease.
+        expected_version: version,
+        events: decided.into_iter().map(new).collect(),
+    };
+    match ledger.append(Append { streams: vec![start], idempotency: None }).await {
+        Ok(_) => Ok((Claim { node_id, epoch }, lease)),
+        Err(AppendError::Conflict { .. }) => Err(in_use()),
+        Err(error) => Err(StartError::new(error.code(), error)),
+    }
 }
 
 async fn stop_node(app: &App) {

@@ -4,6 +4,8 @@ use crate::device_gateway::Gateway;
 use crate::identity::Identities;
 use crate::limits::Limits;
 use crate::model::Model;
+use crate::nodes::Nodes;
+use crate::nodes::lease::Kept;
 use crate::places::Places;
 use crate::runs::ActiveRuns;
 use devmind_domain::conversation::Claim;
@@ -50,6 +52,10 @@ pub struct App {
     pub approval_lifetime_ms: Option<i64>,
     /// Devices and their calls.
     pub gateway: Gateway,
+    /// The other processes of this ledger.
+    pub nodes: Nodes,
+    /// This process's lease, in a database that several may share.
+    pub(crate) lease: Option<Kept>,
     /// How much others may have of it.
     pub limits: Limits,
     /// Streams that are open to read runs again: each holds a connection and a follower of the log.

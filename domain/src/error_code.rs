@@ -144,6 +144,8 @@ error_codes! {
     // Starting up.
     WorkspaceNotFound = "WORKSPACE_NOT_FOUND", 400, false, "name an existing folder with --workspace";
     WorkspaceRefused = "WORKSPACE_REFUSED", 400, false, "name a project folder: not the root of a disk, not your home";
+    NodeIdInUse = "NODE_ID_IN_USE", 500, false, "another server process of this name is running: give this one its own --node-id NAME, or stop the other";
+    NodeLost = "NODE_LOST", 500, false, "this process did not renew its lease in time and others count it as lost: start it again";
     AddressInUse = "ADDRESS_IN_USE", 500, false, "another program listens there: choose another --listen ADDR, or stop it";
     AddressInvalid = "ADDRESS_INVALID", 400, false, "give --listen as IP:PORT, for example 127.0.0.1:8787";
     ConfigInvalid = "CONFIG_INVALID", 400, false, "correct the named setting";

@@ -18,7 +18,7 @@ use std::path::Path;
 
 /// What a failing test tells the person who changed an aggregate.
 const WHAT_TO_DO: &str = "The state or its fold has changed, so states that were stored before are wrong: raise the \
-    aggregate's STATE_VERSION, run this test with DEVMIND_WRITE_GOLDEN=1, and commit the new file beside the old.";
+    aggregate's STATE_VERSION, run this test with DEVMIND_WRITE_GOLDEN=1, and commit the new file in the old one's place.";
 
 /// The states after each golden event of the aggregate, folded in the order of their names.
 fn folded<A: Decider>() -> Value {

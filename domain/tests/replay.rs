@@ -100,6 +100,7 @@ fn a_replayed_tool_call_equals_the_live_one_and_is_settled_at_most_once() {
         let (mut attempts, mut results, mut refused, mut requests) = (0, 0, 0, 0);
         let mut last_decision = None;
         let mut phases: BTreeMap<u32, Phase> = BTreeMap::new();
+        let mut said_no = BTreeSet::new();
         for event in log {
             match event {
                 ToolCallEvent::ToolCallRequested(_) => requests += 1,
@@ -124,6 +125,11 @@ fn a_replayed_tool_call_equals_the_live_one_and_is_settled_at_most_once() {
                     assert_eq!((attempts, refused), (0, 0), "a decision after a dispatch or a refusal: {log:?}");
                     refused += u32::from(e.decision == Decision::Deny);
                     last_decision = Some(e.decision);
+                }
+                ToolCallEvent::ToolAttemptRefused(e) => {
+                    assert!(e.attempt_no <= attempts && results == 0, "{log:?}");
+                    let before = said_no.insert(e.attempt_no);
+                    assert!(before, "said twice: {log:?}");
                 }
                 ToolCallEvent::ToolOutcomeRevised(_) => panic!("no command of these causes {event:?}"),
             }

@@ -9,7 +9,8 @@ use crate::store::{Opened, postgres, sqlite};
 use crate::tips::Tips;
 use crate::writer::{Command, Writer};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Instant;
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::{Mutex, MutexGuard, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +30,8 @@ pub struct Ledger {
     stop: CancellationToken,
     retry_lanes: Arc<[Mutex<()>]>,
     reader: LedgerReader,
+    /// When this process may append no more, where others share the log.
+    until: Arc<std::sync::Mutex<Option<Instant>>>,
     tips: Arc<Tips>,
     #[cfg(test)]
     pub(crate) faults: crate::store::faults::Faults,
@@ -82,6 +85,7 @@ impl Ledger {
             stop,
             retry_lanes: (0..RETRY_LANES).map(|_| Mutex::new(())).collect(),
             reader,
+            until: Arc::default(),
             tips: Arc::default(),
             #[cfg(test)]
             faults,
@@ -97,8 +101,20 @@ impl Ledger {
         self.submit(append)?.stored().await
     }
 
+    /// Refuses appends from this moment on, until a later one is named: a process that was frozen past its lease
+    /// must not go on before it has looked whether it still holds it.
+    pub fn append_until(&self, until: Instant) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
+    }
+
     /// Hands a command to the writer, behind all that were handed over before.
     pub(crate) fn submit(&self, append: Append) -> Result<Submitted, AppendError> {
+        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        if until.is_some_and(|until| Instant::now() >= until) {
+            let place = self.reader.store().place().to_owned();
+            let reason = "this process's lease was not renewed in time: others may count it as lost".to_owned();
+            return Err(AppendError::Storage(LedgerError::Unavailable { place, reason }));
+        }
         let prepared = Prepared::new(append)?;
         let units = prepared.bytes.div_ceil(BUDGET_UNIT).max(1);
         let units = u32::try_from(units).map_err(|_| AppendError::TooLarge { bytes: prepared.bytes })?;

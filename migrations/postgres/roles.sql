@@ -4,7 +4,7 @@
 --     psql -v server=devmind_server -v reader=devmind_reader -f migrations/postgres/roles.sql DATABASE
 --
 -- The owner of the schema `ledger` is whoever made it; it migrates, and nobody else needs it. The server
--- appends and cannot change or delete a row, with or without the triggers. It owns the views, which it
+-- appends and cannot change or delete a row of the log, with or without the triggers. It owns the views, which it
 -- makes anew. Readers (devmind-replay log, timeline, verify) only read.
 
 \set ON_ERROR_STOP on
@@ -18,6 +18,8 @@ REVOKE ALL ON ALL TABLES IN SCHEMA ledger FROM PUBLIC, :"server", :"reader";
 GRANT USAGE ON SCHEMA ledger TO :"server", :"reader";
 GRANT SELECT ON ALL TABLES IN SCHEMA ledger TO :"server", :"reader";
 GRANT INSERT ON ledger.events, ledger.idempotency TO :"server";
+-- Which processes are alive is no history.
+GRANT INSERT, UPDATE, DELETE ON ledger.node_leases TO :"server";
 -- The head moves with every append; its trigger lets it move forward alone.
 GRANT UPDATE ON ledger.head TO :"server";
 -- States that are derived from the events; the operator alone empties them.

@@ -144,6 +144,7 @@ fn depends_on(event: &ToolCallEvent) -> Option<StreamId> {
         ToolCallEvent::ToolDispatched(e) => Some(StreamId::new(AggregateType::Node, e.node_id.as_str())),
         ToolCallEvent::ToolCallDecided(_)
         | ToolCallEvent::ToolReceived(_)
+        | ToolCallEvent::ToolAttemptRefused(_)
         | ToolCallEvent::ToolCancelRequested(_)
         | ToolCallEvent::ToolWaitTimedOut(_)
         | ToolCallEvent::ToolResultRecorded(_)

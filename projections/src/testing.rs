@@ -443,6 +443,7 @@ pub fn connected(id: &'static str, connection: &str, connection_epoch: u64) -> F
             connection_id: connection.into(),
             connection_epoch,
             node_id: "n1".into(),
+            node_epoch: Some(1),
             instance_id: "i1".into(),
             journal_id: "j1".into(),
             journal_epoch: 1,

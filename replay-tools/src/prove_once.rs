@@ -81,6 +81,7 @@ impl Server {
             ToolCallEvent::ToolReceived(_)
             | ToolCallEvent::ToolCancelRequested(_)
             | ToolCallEvent::ToolWaitTimedOut(_)
+            | ToolCallEvent::ToolAttemptRefused(_)
             | ToolCallEvent::ToolOutcomeRevised(_)
             | ToolCallEvent::ToolResultAcked(_) => {}
         }

@@ -221,9 +221,34 @@ impl ServerProcess {
         Self::open(Data::sqlite(), "127.0.0.1:0", &[], &[]).await
     }
 
+    /// Over a database, whatever store the tests run on.
+    pub async fn on_postgres(environment: &[(&str, &str)]) -> Self {
+        Self::open(Data::postgres(), "127.0.0.1:0", &[], environment).await
+    }
+
+    /// A second server on the same database, with a data folder of its own.
+    pub async fn beside(&self, environment: &[(&str, &str)]) -> Self {
+        let folder = self.data.path().join(crate::new_id());
+        let more = ["--data", folder.to_str().expect("a plain path")];
+        Self::open_in(self.data.clone(), &more, "127.0.0.1:0", &[], environment).await
+    }
+
+    /// The end of a second server on the same database that must not start.
+    pub async fn beside_refused(&self, environment: &[(&str, &str)]) -> Finished {
+        let folder = self.data.path().join(crate::new_id());
+        let arguments = ["--listen", "127.0.0.1:0", "--data", folder.to_str().expect("a plain path")];
+        let database = self.data.database_url().map(|url| ("DATABASE_URL", url));
+        let environment: Vec<_> = environment.iter().copied().chain(database).collect();
+        Process::run("devmind", &arguments, &environment).await
+    }
+
     async fn open(data: Data, listen: &str, more: &[&str], environment: &[(&str, &str)]) -> Self {
         let folder = data.path().to_str().expect("a plain path").to_owned();
-        let arguments = [&["--listen", listen, "--data", &folder], more].concat();
+        Self::open_in(data, &["--data", &folder], listen, more, environment).await
+    }
+
+    async fn open_in(data: Data, folder: &[&str], listen: &str, more: &[&str], environment: &[(&str, &str)]) -> Self {
+        let arguments = [&["--listen", listen], folder, more].concat();
         let database = data.database_url().map(|url| ("DATABASE_URL", url));
         let environment: Vec<_> = environment.iter().copied().chain(database).collect();
         let mut process = Process::start("devmind", &arguments, &environment);
@@ -245,6 +270,17 @@ impl ServerProcess {
     /// Its log, read from the file beside it.
     pub async fn log(&self) -> Log {
         self.data.log().await
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let id = self.process.as_ref().expect("a running server").id();
+        rustix::process::kill_process(id, signal).expect("it is there");
+    }
+
+    /// Waits until it has ended by itself.
+    pub async fn ended(mut self) -> Finished {
+        self.process.take().expect("a running server").ended().await
     }
 
     /// `kill -9`.

@@ -50,22 +50,22 @@ impl TestServer {
         Self::open(data, config, None).await
     }
 
-    /// With ledger and views in a database, whatever the tests run on.
-    pub async fn on_postgres(change: impl FnOnce(&mut ServerConfig)) -> Self {
-        let (data, config) = Self::settings_for(Data::postgres(), change);
-        Self::open(data, config, None).await
+    /// Over a database, whatever store the tests run on, with a model in this process.
+    pub async fn on_postgres(model: Arc<dyn Model>, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        let (data, config) = Self::settings_over(Data::postgres(), change);
+        Self::open(data, config, Some(model)).await
     }
 
     fn settings(change: impl FnOnce(&mut ServerConfig)) -> (Data, ServerConfig) {
-        Self::settings_for(Data::new(), change)
+        Self::settings_over(Data::new(), change)
     }
 
-    fn settings_for(data: Data, change: impl FnOnce(&mut ServerConfig)) -> (Data, ServerConfig) {
+    fn settings_over(data: Data, change: impl FnOnce(&mut ServerConfig)) -> (Data, ServerConfig) {
         let mut config = ServerConfig {
             listen: "127.0.0.1:0".to_owned(),
             data: data.path().to_owned(),
             database_url: data.database_url().map(|url| DatabaseUrl(url.to_owned())),
-            node_id: "test".to_owned(),
+            node_id: Some("test".to_owned()),
             ..ServerConfig::default()
         };
         change(&mut config);
@@ -123,6 +123,15 @@ impl TestServer {
     /// Ends [`Self::ledger_refuses`].
     pub async fn ledger_takes_all(&self) {
         self.data.change_ledger("DROP TRIGGER refused_by_a_test").await;
+    }
+
+    /// A second server over the same database, under another name, with a model in this process. What the two share
+    /// is the database alone.
+    pub async fn beside(&self, name: &str, model: Arc<dyn Model>) -> Self {
+        let folder = self.data.path().join(name);
+        let listen = "127.0.0.1:0".to_owned();
+        let config = ServerConfig { listen, data: folder, node_id: Some(name.to_owned()), ..self.config.clone() };
+        Self::open(self.data.clone(), config, Some(model)).await
     }
 
     /// Stops in order; the end of the process must be the last event, and the log must verify.

@@ -122,6 +122,7 @@ impl RunStream {
             | ConversationEvent::RunPrepared(_)
             | ConversationEvent::RunClaimed(_)
             | ConversationEvent::InterruptRaised(_)
+            | ConversationEvent::RunStopRequested(_)
             | ConversationEvent::RunInterrupted(_)
             | ConversationEvent::InterruptResolved(_)
             | ConversationEvent::InterruptCancelled(_)

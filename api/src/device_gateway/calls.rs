@@ -5,19 +5,19 @@
 //! socket and the clock. Nothing is ever sent again by itself.
 
 use super::Gateway;
-use super::connections::Connection;
+use super::request::{request_frame, requested_at};
+use super::route::{Route, is_waited_for_elsewhere};
 use super::waiters::{CallKey, Waiter};
 use crate::ids::now;
 use crate::runs::{StopReason, StopSignal};
-use devmind_domain::canonical::canonical_json;
 use devmind_domain::conversation::Claim;
 use devmind_domain::device_channel::server_call::{Effect, End, Input, ServerCall, Stands};
-use devmind_domain::event::{AggregateType, Metadata, StreamId};
+use devmind_domain::event::Metadata;
 use devmind_domain::ids::{RunId, ToolCallId};
 use devmind_domain::limits::{TOOL_TTL_MS, TOOL_WAIT_MS};
-use devmind_domain::protocol::{CallRequest, ServerFrame};
+use devmind_domain::protocol::ServerFrame;
 use devmind_domain::tool_call::*;
-use devmind_domain::tools::{ToolOutcome, catalogue};
+use devmind_domain::tools::ToolOutcome;
 use devmind_domain::{ErrorCode, Timestamp};
 use devmind_ledger::{ExecuteError, Executed, Ledger, execute, load};
 use std::future::pending;
@@ -65,24 +65,33 @@ impl Gateway {
         request: ToolCallRequested,
     ) -> Result<CallEnd, CallError> {
         let call = Call { ledger, context: &context, id };
-        let connection = match self.connection_for(&request) {
-            Ok(connection) => connection,
+        let reader = ledger.reader();
+        let Some(device_id) = request.device_id.clone() else {
+            return call.refuse(request, ErrorCode::DesktopDeviceNotSelected).await;
+        };
+        let user_id = request.user_id.clone();
+        let route = self.route(reader, claim, &user_id, &device_id, &request).await.map_err(ExecuteError::Ledger)?;
+        let route = match route {
+            Ok(route) => route,
             Err(code) => return call.refuse(request, code).await,
         };
-        let key = CallKey {
-            user_id: connection.user_id.clone(),
-            device_id: connection.device_id.clone(),
-            tool_call_id: id.clone(),
+        let requested_at = requested_at(reader, id).await.map_err(ExecuteError::Ledger)?;
+        let joins_elsewhere = match requested_at {
+            None => false,
+            Some(_) => {
+                let (state, _) = load::<ToolCall>(reader, id.as_str()).await.map_err(ExecuteError::Ledger)?;
+                is_waited_for_elsewhere(reader, claim, &state).await.map_err(ExecuteError::Ledger)?
+            }
         };
-        let requested_at = call.requested_at().await?;
         // Entered before the dispatch is appended: no result can slip between.
-        let (waiter, joins) = self.waiters.enter(key);
+        let (waiter, joins) = self.waiters.enter(CallKey { user_id, device_id, tool_call_id: id.clone() });
+        let joins = joins || joins_elsewhere;
         let dispatch = Dispatch {
             run_id: context.run_id.clone(),
             node_id: claim.node_id.clone(),
             epoch: claim.epoch,
-            connection_id: Some(connection.id.clone()),
-            journal_id: Some(connection.journal_id.clone()),
+            connection_id: Some(route.connection_id().clone()),
+            journal_id: Some(route.journal_id().to_owned()),
             wait_ms: TOOL_WAIT_MS,
             ttl_ms: TOOL_TTL_MS,
             attempt_is_live: joins,
@@ -92,7 +101,7 @@ impl Gateway {
         let (machine, effects) = ServerCall::begin(joins);
         let caller = Caller {
             call,
-            connection: &connection,
+            route,
             waiter,
             dispatch: Some(dispatch),
             requested_at,
@@ -103,21 +112,6 @@ impl Gateway {
             pause: None,
         };
         caller.make(machine, effects).await
-    }
-
-    /// The socket the call can go to.
-    fn connection_for(&self, request: &ToolCallRequested) -> Result<Arc<Connection>, ErrorCode> {
-        let device_id = request.device_id.as_ref().ok_or(ErrorCode::DesktopDeviceNotSelected)?;
-        let connection = self.connections.online(&request.user_id, device_id).ok_or(ErrorCode::DeviceOffline)?;
-        if !connection.offers(&request.tool, &request.tool_version) {
-            return Err(ErrorCode::ToolNotAvailable);
-        }
-        // Of what its user is not asked about, a device tells only so much in a minute.
-        let is_asked = catalogue().get(&request.tool).is_none_or(|definition| definition.requires_confirmation);
-        if !is_asked && !self.rates.listings.allows(&(request.user_id.clone(), device_id.clone())) {
-            return Err(ErrorCode::RateLimited);
-        }
-        Ok(connection)
     }
 }
 
@@ -138,13 +132,6 @@ impl Call<'_> {
         Ok(state)
     }
 
-    /// When the call was first requested; `None` where it is new.
-    async fn requested_at(&self) -> Result<Option<Timestamp>, CallError> {
-        let stream = StreamId::new(AggregateType::ToolCall, self.id.as_str());
-        let events = self.ledger.reader().read_stream(&stream, 0).await.map_err(ExecuteError::Ledger)?;
-        Ok(events.first().map(|event| event.recorded_at))
-    }
-
     async fn refuse(&self, request: ToolCallRequested, code: ErrorCode) -> Result<CallEnd, CallError> {
         let decided = ToolCallDecided {
             stage: "device".to_owned(),
@@ -155,41 +142,12 @@ impl Call<'_> {
         self.command(ToolCallCommand::Decide { request: Box::new(request), decided }).await?;
         Ok(CallEnd::Outcome(ToolOutcome::failure(code, code.help())))
     }
-
-    /// The request as a frame; `None` for a tool that the catalogue does not have, which is never
-    /// dispatched.
-    fn request_frame(
-        &self,
-        state: &ToolCall,
-        attempt_no: u32,
-        call_created_at: Timestamp,
-        connection: &Connection,
-    ) -> Option<ServerFrame> {
-        let request = state.request.as_ref()?;
-        let definition = catalogue().get(&request.tool)?;
-        Some(ServerFrame::Request(Box::new(CallRequest {
-            tool_call_id: self.id.clone(),
-            run_id: self.context.run_id.clone(),
-            attempt_no,
-            tool_name: request.tool.clone(),
-            tool_version: request.tool_version.clone(),
-            arguments_json: canonical_json(&request.arguments),
-            call_hash: request.call_hash.clone(),
-            requires_confirmation: definition.requires_confirmation,
-            execution_timeout_ms: definition.timeout_ms,
-            ttl_ms: TOOL_TTL_MS,
-            expires_at: Some(now().plus_millis(TOOL_TTL_MS.cast_signed())),
-            call_created_at,
-            device_id: connection.device_id.clone(),
-            conversation_title: self.context.conversation_title.clone(),
-        })))
-    }
 }
 
 /// One who calls and waits: performs what the machine says.
 struct Caller<'a> {
     call: Call<'a>,
-    connection: &'a Arc<Connection>,
+    route: Route,
     waiter: Waiter,
     /// Until it is recorded.
     dispatch: Option<Dispatch>,
@@ -247,10 +205,10 @@ impl Caller<'_> {
                 Err(error) => self.in_doubt(error),
             },
             Effect::Send { attempt_no } => {
-                let created_at = self.requested_at.unwrap_or_else(now);
-                if let Some(frame) = self.call.request_frame(&self.state, attempt_no, created_at, self.connection) {
+                // A socket elsewhere gets it from its holder, who reads the dispatch in the log.
+                if let (Some(connection), Some(frame)) = (self.route.here(), self.request_frame(attempt_no)) {
                     // A full queue closes the socket, which ends the wait.
-                    self.connection.send(frame);
+                    connection.send(frame);
                 }
                 self.waiting_since = Instant::now();
                 return None;
@@ -266,8 +224,11 @@ impl Caller<'_> {
             }
             Effect::RecordCancel(reason) => self.record(ToolCallCommand::Cancel { reason }).await,
             Effect::SendCancel { attempt_no, reason } => {
-                let tool_call_id = self.call.id.clone();
-                self.connection.send(ServerFrame::Cancel { tool_call_id, attempt_no, reason });
+                // A socket elsewhere gets it from its holder, once it is recorded.
+                if let Some(connection) = self.route.here() {
+                    let tool_call_id = self.call.id.clone();
+                    connection.send(ServerFrame::Cancel { tool_call_id, attempt_no, reason });
+                }
                 return None;
             }
             // By `make`.
@@ -275,7 +236,31 @@ impl Caller<'_> {
         })
     }
 
+    fn request_frame(&self, attempt_no: u32) -> Option<ServerFrame> {
+        let attempt = self.state.attempts.iter().find(|attempt| attempt.attempt_no == attempt_no)?;
+        let title = self.call.context.conversation_title.clone();
+        request_frame(self.call.id, &self.state, attempt, self.requested_at.unwrap_or_else(now), title)
+    }
+
     async fn wait(&mut self) -> Input {
+        // The waiter was entered before: what happens to the socket after this look wakes it.
+        match &self.route {
+            Route::Here(_) => {}
+            Route::Elsewhere(elsewhere) => match elsewhere.counts(self.call.ledger.reader()).await {
+                Ok(true) => {}
+                Ok(false) => return Input::SocketLost,
+                Err(error) => {
+                    tracing::warn!(tool_call.id = %self.call.id, cause = %error, "a device's socket cannot be looked up");
+                    self.pause = Some(READ_AGAIN_AFTER);
+                }
+            },
+        }
+        let ended = async {
+            match self.route.here() {
+                Some(connection) => connection.ended.cancelled().await,
+                None => pending().await,
+            }
+        };
         let deadline = self.waiting_since + Duration::from_millis(TOOL_WAIT_MS);
         let pause = self.pause.take();
         let later = async {
@@ -289,7 +274,7 @@ impl Caller<'_> {
                 self.stopped = Some(reason);
                 Input::RunStopped
             }
-            () = self.connection.ended.cancelled() => Input::SocketLost,
+            () = ended => Input::SocketLost,
             () = sleep_until(deadline) => Input::WaitTimedOut,
             () = later => Input::Woken(None),
             changed = self.waiter.wake.changed() => match changed {

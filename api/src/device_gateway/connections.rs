@@ -79,8 +79,12 @@ impl Connection {
     }
 }
 
-/// The one socket of each device.
-type Current = HashMap<(UserId, DeviceId), Arc<Connection>>;
+#[derive(Debug, Default)]
+struct Current {
+    /// The one socket of each device.
+    by_device: HashMap<(UserId, DeviceId), Arc<Connection>>,
+    by_id: HashMap<ConnectionId, Arc<Connection>>,
+}
 
 /// Every socket that counts.
 #[derive(Clone, Debug, Default)]
@@ -94,10 +98,14 @@ impl Connections {
     pub fn enter(&self, connection: &Arc<Connection>) -> bool {
         let key = (connection.user_id.clone(), connection.device_id.clone());
         let mut current = self.lock();
-        if current.get(&key).is_some_and(|other| other.epoch > connection.epoch) {
+        if current.by_device.get(&key).is_some_and(|other| other.epoch > connection.epoch) {
             return false;
         }
-        let old = current.insert(key, connection.clone());
+        let old = current.by_device.insert(key, connection.clone());
+        current.by_id.insert(connection.id.clone(), connection.clone());
+        if let Some(old) = &old {
+            current.by_id.remove(&old.id);
+        }
         drop(current);
         if let Some(old) = old {
             old.close(Closing::new(CloseCode::Replaced, "another connection of this device took over"));
@@ -109,20 +117,26 @@ impl Connections {
     pub fn leave(&self, connection: &Connection) {
         let key = (connection.user_id.clone(), connection.device_id.clone());
         let mut current = self.lock();
-        if current.get(&key).is_some_and(|own| own.id == connection.id) {
-            current.remove(&key);
+        if current.by_device.get(&key).is_some_and(|own| own.id == connection.id) {
+            current.by_device.remove(&key);
+            current.by_id.remove(&connection.id);
         }
     }
 
     /// The device's socket, once its tools are synced.
     pub fn online(&self, user_id: &UserId, device_id: &DeviceId) -> Option<Arc<Connection>> {
         let key = (user_id.clone(), device_id.clone());
-        self.lock().get(&key).filter(|connection| connection.is_synced()).cloned()
+        self.lock().by_device.get(&key).filter(|connection| connection.is_synced()).cloned()
+    }
+
+    /// The socket of this id, while it counts at this process.
+    pub fn by_id(&self, id: &ConnectionId) -> Option<Arc<Connection>> {
+        self.lock().by_id.get(id).cloned()
     }
 
     /// How many devices have a socket at this process.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().by_device.len()
     }
 
     /// Whether no device has a socket at this process.
@@ -132,7 +146,7 @@ impl Connections {
 
     /// Closes every socket.
     pub fn close_all(&self, closing: &Closing) {
-        for connection in self.lock().values() {
+        for connection in self.lock().by_device.values() {
             connection.close(closing.clone());
         }
     }

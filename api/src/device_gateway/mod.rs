@@ -1,13 +1,17 @@
 //! The gateway for devices: tickets, sockets, and calls of their tools.
 //!
-//! Which device is connected and who waits for which call is known in memory alone: a restart ends
-//! all of it, and what is left is the log and the device's own journal. The rules are in
+//! The sockets themselves and who waits for which call are known in memory alone: a restart ends all of it, and
+//! what is left is the log and the device's own journal. Other processes know from the log which of them holds
+//! whose socket, and reach it through the log. The rules are in
 //! `devmind_domain::{device, tool_call}`.
 
 pub mod calls;
 mod connections;
+pub(crate) mod elsewhere;
 mod rates;
+mod request;
 mod results;
+mod route;
 pub mod socket;
 pub mod tickets;
 mod under_way;

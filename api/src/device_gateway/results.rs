@@ -141,26 +141,49 @@ pub(super) async fn note_phase(
     attempt_no: u32,
     phase: Phase,
 ) -> Result<Answers, ExecuteError<ToolCallError>> {
+    note(app, connection, id, ToolCallCommand::Receive { attempt_no, phase }).await
+}
+
+/// The device will not run the attempt: recorded, then who waits for it is told. It does not settle the call.
+///
+/// The code goes into the thread and to the model: what is no code, for its length, is not passed on.
+///
+/// # Errors
+/// When the ledger fails.
+pub(super) async fn note_refusal(
+    app: &App,
+    connection: &Connection,
+    id: &ToolCallId,
+    attempt_no: u32,
+    code: String,
+) -> Result<Answers, ExecuteError<ToolCallError>> {
+    let code = if code.len() <= MAX_CODE_BYTES { code } else { ErrorCode::ToolNotAvailable.as_str().to_owned() };
+    let command = ToolCallCommand::Refuse { attempt_no, code: code.clone() };
+    let answers = note(app, connection, id, command).await?;
+    if answers.is_empty() {
+        app.gateway.waiters.wake(&key(connection, id), Some(Refusal { attempt_no, code }));
+    }
+    Ok(answers)
+}
+
+/// Records what a device says of a call of its own.
+async fn note(
+    app: &App,
+    connection: &Connection,
+    id: &ToolCallId,
+    command: ToolCallCommand,
+) -> Result<Answers, ExecuteError<ToolCallError>> {
     let (state, _) = load::<ToolCall>(app.ledger.reader(), id.as_str()).await.map_err(ExecuteError::Ledger)?;
     let own = state.request.as_ref().filter(|request| {
         request.user_id == connection.user_id && request.device_id.as_ref() == Some(&connection.device_id)
     });
     let Some(request) = own else { return Ok(vec![complaint("this call was never sent to this device".to_owned())]) };
     let metadata = app.metadata(Actor::device(&connection.device_id)).conversation(&request.conversation_id);
-    let command = ToolCallCommand::Receive { attempt_no, phase };
     match execute::<ToolCall>(&app.ledger, id.as_str(), &metadata.run(&request.run_id), command, None).await {
         Ok(_) => Ok(Vec::new()),
         Err(ExecuteError::Refused(error)) => Ok(vec![complaint(error.to_string())]),
         Err(error) => Err(error),
     }
-}
-
-/// The device will not take the attempt: who waits for it is told, the call is not settled.
-///
-/// The code goes into the thread and to the model: what is no code, for its length, is not passed on.
-pub(super) fn note_refusal(app: &App, connection: &Connection, id: &ToolCallId, attempt_no: u32, code: String) {
-    let code = if code.len() <= MAX_CODE_BYTES { code } else { ErrorCode::ToolNotAvailable.as_str().to_owned() };
-    app.gateway.waiters.wake(&key(connection, id), Some(Refusal { attempt_no, code }));
 }
 
 fn key(connection: &Connection, id: &ToolCallId) -> CallKey {

@@ -141,7 +141,7 @@ async fn connect(
     let id = devmind_domain::ids::ConnectionId::from(new_id());
     let command = DeviceCommand::Connect {
         connection_id: id.clone(),
-        node_id: app.claim.node_id.clone(),
+        holder: app.claim.clone(),
         instance_id: register.instance_id,
         journal_id: register.journal_id.clone(),
         journal_epoch: register.journal_epoch,
@@ -300,8 +300,8 @@ async fn handle(app: &Arc<App>, connection: &Connection, frame: DeviceFrame) -> 
         }
         DeviceFrame::Result(report) => results::take(app, connection, *report).await.map_err(|error| failed(&error)),
         DeviceFrame::Refused { tool_call_id, attempt_no, code } => {
-            results::note_refusal(app, connection, &tool_call_id, attempt_no, code);
-            Ok(Vec::new())
+            let noted = results::note_refusal(app, connection, &tool_call_id, attempt_no, code).await;
+            noted.map_err(|error| failed(&error))
         }
         DeviceFrame::Heartbeat { time, .. } => Ok(vec![ServerFrame::Heartbeat { time: now(), answers: Some(time) }]),
         DeviceFrame::ProtocolError(error) => {

@@ -27,6 +27,14 @@ pub struct Wake {
     pub refused: Option<Refusal>,
 }
 
+impl Wake {
+    fn tell(&mut self, refused: Option<Refusal>) {
+        self.count += 1;
+        // Kept for whoever has not looked yet; it names the attempt that it is about.
+        self.refused = refused.or(self.refused.take());
+    }
+}
+
 /// Everybody who waits.
 #[derive(Clone, Debug, Default)]
 pub struct Waiters {
@@ -54,14 +62,41 @@ impl Waiters {
         (Waiter { waiters: self.clone(), key, wake }, joins)
     }
 
+    /// How many calls are waited for.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Wakes whoever waits for the call.
     pub fn wake(&self, key: &CallKey, refused: Option<Refusal>) {
         if let Some(sender) = self.lock().get(key) {
-            sender.send_modify(|wake| {
-                wake.count += 1;
-                // Kept for whoever has not looked yet; it names the attempt that it is about.
-                wake.refused = refused.or(wake.refused.take());
-            });
+            sender.send_modify(|wake| wake.tell(refused));
+        }
+    }
+
+    /// Wakes whoever waits for the call of this id, whose ever it is.
+    pub fn wake_call(&self, id: &ToolCallId, refused: Option<Refusal>) {
+        self.wake_where(|key| key.tool_call_id == *id, refused.as_ref());
+    }
+
+    /// Wakes whoever waits for a call of the device.
+    pub fn wake_device(&self, user_id: &UserId, device_id: &DeviceId) {
+        self.wake_where(|key| key.user_id == *user_id && key.device_id == *device_id, None);
+    }
+
+    /// Wakes everybody.
+    pub fn wake_all(&self) {
+        self.wake_where(|_| true, None);
+    }
+
+    fn wake_where(&self, wanted: impl Fn(&CallKey) -> bool, refused: Option<&Refusal>) {
+        for (_, sender) in self.lock().iter().filter(|(key, _)| wanted(key)) {
+            sender.send_modify(|wake| wake.tell(refused.cloned()));
         }
     }
 

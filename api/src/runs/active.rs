@@ -74,6 +74,13 @@ impl ActiveRuns {
         }
     }
 
+    /// Stops a run that is under way in this process.
+    pub fn tell(&self, run_id: &RunId, reason: StopReason) {
+        for entry in self.lock().iter().filter(|entry| entry.run_id == *run_id) {
+            entry.signal.stop(reason);
+        }
+    }
+
     /// How many runs are under way in this process.
     pub fn len(&self) -> usize {
         self.lock().len()

@@ -1,9 +1,9 @@
-//! After a restart: nothing is "running" for ever.
+//! After a restart, or the loss of another process: nothing is "running" for ever.
 //!
-//! Other processes that this ledger knows of are gone (a SQLite ledger has one process at a time) and
-//! are recorded as lost. Runs that they or an older start of this process had claimed are settled from
-//! their thread: finished there → succeeded, else failed with `SERVER_RESTARTED` and the streamed text
-//! kept. Tool calls need no such pass: `NodeStarted` and `NodeLost` alone make them unknown. A second
+//! Other processes that this ledger knows of are gone (a SQLite ledger has one process at a time), or hold a
+//! lease (in a database that several share); those that are gone are recorded as lost. Runs that they or an
+//! older start of this process had claimed are settled from their thread: finished there → succeeded, asked
+//! to stop → cancelled, else failed with `SERVER_RESTARTED` and the streamed text kept. Tool calls need no such pass: `NodeStarted` and `NodeLost` alone make them unknown. A second
 //! restart finds nothing to do and appends nothing.
 
 use super::settle::{RunEnd, SettleError, append_end};
@@ -11,36 +11,66 @@ use crate::error::ApiError;
 use crate::state::App;
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Approvals, Step, next_step};
-use devmind_domain::conversation::{Claim, ConversationCommand, ConversationError};
+use devmind_domain::conversation::{Claim, Conversation, ConversationCommand, ConversationError, RunCancelReason};
 use devmind_domain::event::AggregateType;
 use devmind_domain::ids::NodeId;
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::thread::Thread;
 use devmind_ledger::{EventFilter, execute, load};
 use devmind_projections::RunRow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Events in one page.
 const PAGE: u32 = 500;
 
-/// Settles what older starts of this process and other processes left running; returns how many runs.
+/// Settles what older starts of this process, and processes that are gone, left running; returns how many runs.
 ///
 /// # Errors
 /// When the log or the views fail.
 pub async fn settle_left_over_runs(app: &App) -> Result<usize, ApiError> {
-    let nodes = known_nodes(app).await?;
-    for node in nodes.iter().filter(|node| **node != app.claim.node_id) {
-        let lose = execute::<Node>(&app.ledger, node.as_str(), &app.server_metadata(), NodeCommand::Lose, None).await;
-        lose.map_err(|error| ApiError::internal(ErrorCode::LedgerUnavailable, &error))?;
+    let mut starts = Vec::new();
+    for node in known_nodes(app).await? {
+        let (state, _) = load::<Node>(app.ledger.reader(), node.as_str()).await?;
+        starts.push((node, state.epoch, state.ended));
+    }
+    // Looked at after the log was read: a start takes its lease before it is recorded.
+    let living = match &app.lease {
+        Some(lease) => lease.living().await?,
+        None => BTreeMap::new(),
+    };
+    let mut over = Vec::new();
+    for (node, epoch, ended) in starts {
+        if node == app.claim.node_id {
+            over.push((node, app.claim.epoch.saturating_sub(1)));
+        } else if living.get(&node) == Some(&epoch) && !ended {
+            app.nodes.started(&node, epoch);
+        } else {
+            lose(app, &node, epoch).await?;
+            over.push((node, epoch));
+        }
     }
     if !views_are_usable(app).await? {
         return Ok(0);
     }
     let mut settled = 0;
-    for node in nodes {
-        settled += settle_runs_of(app, &node).await?;
+    for (node, last_epoch) in over {
+        settled += settle_runs_of(app, &node, last_epoch).await?;
     }
     Ok(settled)
+}
+
+/// Records that a start of another process is gone, unless it ended in order, or a newer one began.
+///
+/// # Errors
+/// When the log fails.
+pub(crate) async fn lose(app: &App, node: &NodeId, epoch: u64) -> Result<(), ApiError> {
+    let command = NodeCommand::Lose { epoch };
+    let done = execute::<Node>(&app.ledger, node.as_str(), &app.server_metadata(), command, None).await;
+    let done = done.map_err(|error| ApiError::internal(ErrorCode::LedgerUnavailable, &error))?;
+    if !done.events.is_empty() {
+        tracing::warn!(node.id = %node, node.epoch = epoch, "a server process is gone");
+    }
+    Ok(())
 }
 
 /// Every process that ever began on this ledger.
@@ -82,7 +112,11 @@ async fn views_are_usable(app: &App) -> Result<bool, ApiError> {
     }
 }
 
-async fn settle_runs_of(app: &App, node: &NodeId) -> Result<usize, ApiError> {
+/// Settles the runs that starts of a process up to this one left running; returns how many.
+///
+/// # Errors
+/// When the log or the views fail.
+pub(crate) async fn settle_runs_of(app: &App, node: &NodeId, last_epoch: u64) -> Result<usize, ApiError> {
     let (mut settled, mut seen) = (0, BTreeSet::new());
     loop {
         app.caught_up(&["conversation"]).await?;
@@ -94,7 +128,7 @@ async fn settle_runs_of(app: &App, node: &NodeId) -> Result<usize, ApiError> {
         }
         for run in fresh {
             let Some(epoch) = run.epoch else { continue };
-            if *node == app.claim.node_id && epoch >= app.claim.epoch {
+            if epoch > last_epoch {
                 continue;
             }
             match settle(app, &run, Claim { node_id: node.clone(), epoch }).await {
@@ -116,9 +150,17 @@ async fn settle_runs_of(app: &App, node: &NodeId) -> Result<usize, ApiError> {
 
 async fn settle(app: &App, run: &RunRow, claim: Claim) -> Result<(), SettleError> {
     let (thread, _) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;
+    let (conversation, _) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
+    let active = conversation.latest.as_ref().and_then(|turn| turn.run.as_ref());
+    let stop_requested = active.is_some_and(|own| own.run_id == run.run_id && own.stop_requested);
     let command = match next_step(&thread, &Approvals::default()) {
         Step::Finish { message_id, answer } => {
             ConversationCommand::CompleteRun { run_id: run.run_id.clone(), claim, message_id, answer }
+        }
+        Step::CallModel { .. } | Step::RunTools(_) | Step::AwaitApproval(_) | Step::Fail { .. } if stop_requested => {
+            let (message_id, partial_text) = thread.streamed_text();
+            let (run_id, reason) = (run.run_id.clone(), RunCancelReason::Stopped);
+            ConversationCommand::CancelRun { run_id, claim, reason, message_id, partial_text }
         }
         Step::CallModel { .. } | Step::RunTools(_) | Step::AwaitApproval(_) | Step::Fail { .. } => {
             let (message_id, partial_text) = thread.streamed_text();

@@ -1,15 +1,16 @@
 //! Stopping a run, wherever it is.
 //!
 //! A run that nobody executes is ended by an append; one that a task of this process executes is told,
-//! and its own end is awaited. Between the two there is a race (a claim that is just being made), so
-//! both are tried in turn until the log says that the run has ended.
+//! and its own end is awaited; one that another process executes is asked to stop in the log, where its end
+//! is awaited, too. Between them there is a race (a claim that is just being made), so all are tried in turn
+//! until the log says that the run has ended.
 
 use super::StopReason;
 use super::settle::{RunEnd, SettleError, append_end};
 use crate::error::{ApiError, ApiResult};
 use crate::state::App;
 use devmind_domain::ErrorCode;
-use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError, RunCancelReason};
+use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError, RunCancelReason, RunStatus};
 use devmind_domain::event::Actor;
 use devmind_domain::ids::UserId;
 use devmind_domain::thread::Thread;
@@ -41,7 +42,13 @@ pub async fn stop(app: &App, user_id: &UserId, run: &RunRow) -> ApiResult<String
             Err(ExecuteError::Refused(ConversationError::RunExecuting)) if app.runs.contains(&run.run_id) => {
                 tokio::task::yield_now().await;
             }
-            Err(ExecuteError::Refused(ConversationError::RunExecuting)) => end_without_task(app, run).await?,
+            Err(ExecuteError::Refused(ConversationError::RunExecuting)) => {
+                end_without_task(app, run).await?;
+                match timeout(END_WITHIN, ended_elsewhere(app, user_id, run)).await {
+                    Ok(ended) => ended?,
+                    Err(_) => break,
+                }
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -64,6 +71,24 @@ async fn end_without_task(app: &App, run: &RunRow) -> ApiResult<()> {
         // Ended meanwhile, or executed by another process: the next turn of the caller sees which.
         Ok(_) | Err(SettleError::Refused(_)) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Asks whoever executes the run to stop it, and waits until it has ended.
+async fn ended_elsewhere(app: &App, user_id: &UserId, run: &RunRow) -> ApiResult<()> {
+    let id = run.conversation_id.as_str();
+    let metadata = app.metadata(Actor::user(user_id)).conversation(&run.conversation_id).run(&run.run_id);
+    // From before it is asked: its end comes after.
+    let mut follower = app.ledger.reader().follow(app.ledger.reader().head().await?.position);
+    let command = ConversationCommand::RequestStop { user_id: user_id.clone(), run_id: run.run_id.clone() };
+    execute::<Conversation>(&app.ledger, id, &metadata, command, None).await?;
+    loop {
+        let (conversation, _) = load::<Conversation>(app.ledger.reader(), id).await?;
+        let active = conversation.latest.as_ref().and_then(|turn| turn.run.as_ref());
+        if !active.is_some_and(|own| own.run_id == run.run_id && matches!(own.status, RunStatus::Running(_))) {
+            return Ok(());
+        }
+        while !follower.next().await?.iter().any(|event| event.stream.aggregate_id == id) {}
     }
 }
 

@@ -38,6 +38,13 @@ pub enum ConversationCommand {
         /// The run.
         run_id: RunId,
     },
+    /// Asks whoever executes the run to stop it.
+    RequestStop {
+        /// Who stops.
+        user_id: UserId,
+        /// The run.
+        run_id: RunId,
+    },
     /// Changes the title.
     Rename {
         /// Who renames.

@@ -36,6 +36,7 @@ impl Conversation {
             ConversationCommand::Answer(answer) => self.answer(answer),
             ConversationCommand::Expire { now, run_id } => Ok(self.expire(now, &run_id)),
             ConversationCommand::Stop { user_id, run_id } => self.stop(&user_id, &run_id),
+            ConversationCommand::RequestStop { user_id, run_id } => self.request_stop(&user_id, run_id),
             ConversationCommand::Rename { user_id, title } => {
                 self.owned_by(&user_id)?;
                 if title == self.title {
@@ -298,6 +299,17 @@ impl Conversation {
             }
             RunStatus::Running(_) => Err(ConversationError::RunExecuting),
             RunStatus::Succeeded | RunStatus::Failed | RunStatus::Cancelled => Ok(vec![]),
+        }
+    }
+
+    /// Where nobody executes the run, there is nobody to ask.
+    fn request_stop(&self, user_id: &UserId, run_id: RunId) -> Result<Vec<ConversationEvent>, ConversationError> {
+        self.owned_by(user_id)?;
+        match self.active_run(&run_id) {
+            Ok(run) if matches!(run.status, RunStatus::Running(_)) && !run.stop_requested => {
+                Ok(vec![RunStopRequested { run_id }.into()])
+            }
+            Ok(_) | Err(_) => Ok(vec![]),
         }
     }
 

@@ -178,6 +178,13 @@ pub struct InterruptRaised {
     pub expires_at: Option<Timestamp>,
 }
 
+/// Somebody wants the run to end that a server process executes: it is that process that ends it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunStopRequested {
+    /// The run.
+    pub run_id: RunId,
+}
+
 /// The run paused; its interrupts are open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunInterrupted {
@@ -314,6 +321,7 @@ event_set! {
         TurnRerunPrepared = 1,
         RunPrepared = 1,
         RunClaimed = 1,
+        RunStopRequested = 1,
         InterruptRaised = 1,
         RunInterrupted = 1,
         InterruptResolved = 1,

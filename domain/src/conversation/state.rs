@@ -104,6 +104,8 @@ pub struct ActiveRun {
     pub device_id: Option<DeviceId>,
     /// Where it stands.
     pub status: RunStatus,
+    /// Whether whoever executes it was asked to stop it.
+    pub stop_requested: bool,
 }
 
 /// Where a run stands.
@@ -147,7 +149,7 @@ impl Conversation {
 
 impl Decider for Conversation {
     const TYPE: AggregateType = AggregateType::Conversation;
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
     type Command = ConversationCommand;
     type Event = ConversationEvent;
     type Error = ConversationError;
@@ -200,12 +202,19 @@ impl Decider for Conversation {
                         graph_thread_id: e.graph_thread_id.clone(),
                         device_id: e.device_id.clone(),
                         status: RunStatus::Queued,
+                        stop_requested: false,
                     });
                 }
             }
             ConversationEvent::RunClaimed(e) => {
                 let claim = Claim { node_id: e.node_id.clone(), epoch: e.epoch };
                 self.set_run(&e.run_id, RunStatus::Running(claim));
+            }
+            ConversationEvent::RunStopRequested(e) => {
+                let run = self.latest.as_mut().and_then(|turn| turn.run.as_mut());
+                if let Some(run) = run.filter(|run| run.run_id == e.run_id) {
+                    run.stop_requested = true;
+                }
             }
             ConversationEvent::InterruptRaised(e) => {
                 if let Some(turn) = self.latest.as_mut().filter(|turn| turn.turn_id == e.turn_id) {

@@ -31,6 +31,9 @@ pub struct DeviceConnected {
     pub connection_epoch: u64,
     /// The server process that holds the socket.
     pub node_id: NodeId,
+    /// Which start of it; absent in what was recorded when a ledger had one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_epoch: Option<u64>,
     /// The device program's start.
     pub instance_id: String,
     /// The device's journal.

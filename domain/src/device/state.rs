@@ -3,6 +3,7 @@
 use super::event::*;
 use crate::ErrorCode;
 use crate::aggregate::{Decider, adapt_to_cqrs_es};
+use crate::conversation::Claim;
 use crate::event::{AggregateType, Role};
 use crate::ids::*;
 use crate::limits::{MAX_OPEN_TICKETS, TICKET_TTL_MS};
@@ -30,8 +31,8 @@ pub enum DeviceCommand {
     Connect {
         /// The socket.
         connection_id: ConnectionId,
-        /// The server process that holds it.
-        node_id: NodeId,
+        /// The start of a server process that holds it.
+        holder: Claim,
         /// The device program's start.
         instance_id: String,
         /// The device's journal.
@@ -122,8 +123,8 @@ pub struct Device {
 pub struct Connection {
     /// The socket.
     pub connection_id: ConnectionId,
-    /// The server process that holds it.
-    pub node_id: NodeId,
+    /// The start of a server process that holds it; absent where the log does not say which.
+    pub holder: Option<Claim>,
     /// The device's journal.
     pub journal_id: String,
 }
@@ -131,6 +132,11 @@ pub struct Connection {
 impl Device {
     fn is_current(&self, connection_id: &ConnectionId) -> bool {
         self.connection.as_ref().is_some_and(|own| own.connection_id == *connection_id)
+    }
+
+    /// Whether the device offers this tool in this version, as it said last.
+    pub fn offers(&self, tool: &str, version: &str) -> bool {
+        self.synced && self.tools.iter().any(|own| own.name == tool && own.version == version)
     }
 
     /// When a presented ticket ends; the caller compares it with the time *after* burning it.
@@ -141,7 +147,7 @@ impl Device {
 
 impl Decider for Device {
     const TYPE: AggregateType = AggregateType::Device;
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
     type Command = DeviceCommand;
     type Event = DeviceEvent;
     type Error = DeviceError;
@@ -157,7 +163,7 @@ impl Decider for Device {
             },
             DeviceCommand::Connect {
                 connection_id,
-                node_id,
+                holder,
                 instance_id,
                 journal_id,
                 journal_epoch,
@@ -183,7 +189,8 @@ impl Decider for Device {
                     DeviceConnected {
                         connection_id,
                         connection_epoch: self.connection_epoch + 1,
-                        node_id,
+                        node_id: holder.node_id,
+                        node_epoch: Some(holder.epoch),
                         instance_id,
                         journal_id,
                         journal_epoch,
@@ -222,7 +229,7 @@ impl Decider for Device {
                 self.journals.insert(e.journal_id.clone(), e.journal_epoch);
                 self.connection = Some(Connection {
                     connection_id: e.connection_id.clone(),
-                    node_id: e.node_id.clone(),
+                    holder: e.node_epoch.map(|epoch| Claim { node_id: e.node_id.clone(), epoch }),
                     journal_id: e.journal_id.clone(),
                 });
             }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::ErrorCode;
 use crate::aggregate::Decider;
+use crate::conversation::Claim;
 use crate::event::Role;
 use crate::limits::{MAX_OPEN_TICKETS, TICKET_TTL_MS};
 use crate::protocol::RegisteredTool;
@@ -37,7 +38,7 @@ fn consumed(n: usize) -> Event {
 fn connect(socket: &str, journal: &str, journal_epoch: u64) -> Command {
     Command::Connect {
         connection_id: socket.into(),
-        node_id: "node-1".into(),
+        holder: Claim { node_id: "node-1".into(), epoch: 1 },
         instance_id: "i".into(),
         journal_id: journal.into(),
         journal_epoch,
@@ -50,6 +51,7 @@ fn connected(socket: &str, connection_epoch: u64, journal: &str, journal_epoch: 
         connection_id: socket.into(),
         connection_epoch,
         node_id: "node-1".into(),
+        node_epoch: Some(1),
         instance_id: "i".into(),
         journal_id: journal.into(),
         journal_epoch,

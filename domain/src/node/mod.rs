@@ -61,8 +61,11 @@ pub enum NodeCommand {
         /// The start that ends.
         epoch: u64,
     },
-    /// Another process has found it gone.
-    Lose,
+    /// Another process has found a start of it gone.
+    Lose {
+        /// The start.
+        epoch: u64,
+    },
 }
 
 /// A refusal.
@@ -87,6 +90,13 @@ pub struct Node {
     pub ended: bool,
 }
 
+impl Node {
+    /// Whether this start of it is under way, as far as the log knows.
+    pub fn runs(&self, epoch: u64) -> bool {
+        self.epoch == epoch && !self.ended
+    }
+}
+
 impl Decider for Node {
     const TYPE: AggregateType = AggregateType::Node;
     const STATE_VERSION: u32 = 1;
@@ -102,8 +112,9 @@ impl Decider for Node {
             NodeCommand::Stop { epoch } if epoch != self.epoch => Err(NodeError::Superseded { current: self.epoch }),
             NodeCommand::Stop { .. } if self.ended => Ok(vec![]),
             NodeCommand::Stop { epoch } => Ok(vec![NodeStopped { node_id: self.node_id.clone(), epoch }.into()]),
-            NodeCommand::Lose if self.ended || self.epoch == 0 => Ok(vec![]),
-            NodeCommand::Lose => Ok(vec![NodeLost { node_id: self.node_id.clone(), epoch: self.epoch }.into()]),
+            // A newer start says by itself that the older one is over.
+            NodeCommand::Lose { epoch } if epoch == 0 || epoch != self.epoch || self.ended => Ok(vec![]),
+            NodeCommand::Lose { epoch } => Ok(vec![NodeLost { node_id: self.node_id.clone(), epoch }.into()]),
         }
     }
 
@@ -149,8 +160,11 @@ mod tests {
             (vec![started(1)], vec![lost.clone()]),
             (vec![started(1), lost.clone()], vec![]),
             (vec![started(1), stopped], vec![]),
+            // What was found gone is the older start, and a newer one lives.
+            (vec![started(1), started(2)], vec![]),
         ] {
-            TestFramework::<Node>::with(()).given(given).when(NodeCommand::Lose).then_expect_events(expected);
+            let lose = NodeCommand::Lose { epoch: 1 };
+            TestFramework::<Node>::with(()).given(given).when(lose).then_expect_events(expected);
         }
     }
 

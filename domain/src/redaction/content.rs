@@ -58,6 +58,7 @@ fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
         ConversationEvent::ConversationDeleted(_)
         | ConversationEvent::RunPrepared(_)
         | ConversationEvent::RunClaimed(_)
+        | ConversationEvent::RunStopRequested(_)
         | ConversationEvent::RunInterrupted(_)
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)
@@ -94,6 +95,7 @@ fn tool_call(mut event: ToolCallEvent) -> Option<ToolCallEvent> {
         | ToolCallEvent::ToolReceived(_)
         | ToolCallEvent::ToolCancelRequested(_)
         | ToolCallEvent::ToolWaitTimedOut(_)
+        | ToolCallEvent::ToolAttemptRefused(_)
         | ToolCallEvent::ToolOutcomeRevised(_)
         | ToolCallEvent::ToolResultAcked(_) => return None,
     }

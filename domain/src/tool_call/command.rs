@@ -22,6 +22,13 @@ pub enum ToolCallCommand {
         /// How far.
         phase: Phase,
     },
+    /// The device will not run the attempt.
+    Refuse {
+        /// The attempt.
+        attempt_no: u32,
+        /// Why: a stable code.
+        code: String,
+    },
     /// Takes the call back.
     Cancel {
         /// Why.
@@ -69,7 +76,7 @@ pub struct Dispatch {
     pub wait_ms: u64,
     /// How long the device may take to begin.
     pub ttl_ms: u64,
-    /// Whether an attempt is under way in this very process: then it is joined.
+    /// Whether an attempt is under way and waited for: then it is joined.
     pub attempt_is_live: bool,
     /// How long ago the call was requested; 0 where it is new.
     pub age_ms: i64,

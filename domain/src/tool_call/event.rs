@@ -183,6 +183,15 @@ pub struct ToolWaitTimedOut {
     pub after_ms: u64,
 }
 
+/// The device will not run the attempt; this does not settle the call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolAttemptRefused {
+    /// The attempt.
+    pub attempt_no: u32,
+    /// A stable code.
+    pub code: String,
+}
+
 /// How a call ended. Only the one that ran it can say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -303,6 +312,7 @@ event_set! {
         ToolReceived = 1,
         ToolCancelRequested = 1,
         ToolWaitTimedOut = 1,
+        ToolAttemptRefused = 1,
         ToolResultRecorded = 1,
         ToolOutcomeRevised = 1,
         ToolResultAcked = 1,

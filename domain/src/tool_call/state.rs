@@ -22,6 +22,8 @@ pub struct ToolCall {
     pub timed_out: bool,
     /// The newest attempt that was taken back.
     pub cancelled_attempt: Option<(u32, CancelReason)>,
+    /// The newest attempt that the device refused, and its code.
+    pub refused_attempt: Option<(u32, String)>,
     /// The report that settled the call.
     pub result: Option<ToolResultRecorded>,
     /// Acknowledgements sent.
@@ -39,6 +41,15 @@ impl ToolCall {
     /// Whether the call can never change its outcome again.
     pub fn is_settled(&self) -> bool {
         self.result.is_some() || self.refusal().is_some()
+    }
+
+    /// The newest attempt, where nothing has ended it and nothing has ended the wait for it. Whether the processes
+    /// and the socket that carry it are still there, other streams know.
+    pub fn open_attempt(&self) -> Option<&ToolDispatched> {
+        let newest = self.attempts.last().filter(|_| !self.is_settled() && !self.timed_out)?;
+        let taken_back = self.cancelled_attempt.is_some_and(|(no, _)| no >= newest.attempt_no);
+        let refused = self.refused_attempt.as_ref().is_some_and(|(no, _)| *no >= newest.attempt_no);
+        (!taken_back && !refused).then_some(newest)
     }
 
     /// The decision that refused the call, if one did.
@@ -115,7 +126,7 @@ impl ToolCall {
 
 impl Decider for ToolCall {
     const TYPE: AggregateType = AggregateType::ToolCall;
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
     type Command = ToolCallCommand;
     type Event = ToolCallEvent;
     type Error = ToolCallError;
@@ -140,6 +151,16 @@ impl Decider for ToolCall {
                     return Ok(vec![]);
                 }
                 Ok(vec![ToolReceived { attempt_no, phase }.into()])
+            }
+            ToolCallCommand::Refuse { attempt_no, code } => {
+                if !self.attempts.iter().any(|attempt| attempt.attempt_no == attempt_no) {
+                    return Err(ToolCallError::NoSuchAttempt { attempt_no });
+                }
+                // Said once: what a device repeats would let it write without end.
+                if self.is_settled() || self.refused_attempt.as_ref().is_some_and(|(no, _)| *no >= attempt_no) {
+                    return Ok(vec![]);
+                }
+                Ok(vec![ToolAttemptRefused { attempt_no, code }.into()])
             }
             ToolCallCommand::Cancel { reason } => {
                 let attempt_no = self.last_attempt();
@@ -199,6 +220,7 @@ impl Decider for ToolCall {
             }
             ToolCallEvent::ToolCancelRequested(e) => self.cancelled_attempt = Some((e.attempt_no, e.reason)),
             ToolCallEvent::ToolWaitTimedOut(_) => self.timed_out = true,
+            ToolCallEvent::ToolAttemptRefused(e) => self.refused_attempt = Some((e.attempt_no, e.code.clone())),
             ToolCallEvent::ToolResultRecorded(e) => {
                 // First wins: a log that a faulty program wrote still folds to one settlement.
                 self.result.get_or_insert_with(|| e.clone());

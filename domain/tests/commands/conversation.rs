@@ -57,6 +57,7 @@ impl Domain for Conversation {
                 run_id: format!("r{}", next()).into(),
             }),
             23 | 24 => ConversationCommand::Expire { now: moment(random), run_id: format!("r{}", next()).into() },
+            25 if random.one_in(2) => ConversationCommand::RequestStop { user_id, run_id },
             25 => ConversationCommand::Stop { user_id, run_id },
             26 => ConversationCommand::Rename { user_id, title: random.of(&["mine", "question"]).into() },
             27 if random.one_in(6) => ConversationCommand::Delete { user_id },

@@ -4,6 +4,7 @@ mod conversation;
 
 use super::random::Random;
 use devmind_domain::canonical::call_hash;
+use devmind_domain::conversation::Claim;
 use devmind_domain::device::{Device, DeviceCommand};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::{Node, NodeCommand};
@@ -140,9 +141,10 @@ impl Domain for ToolCall {
                 attempt_no,
                 phase: random.of(&[Phase::Reserved, Phase::Confirming, Phase::Executing]),
             },
-            10..=12 => {
+            10 | 11 => {
                 ToolCallCommand::Cancel { reason: random.of(&[CancelReason::RunCancelled, CancelReason::WaitTimedOut]) }
             }
+            12 => ToolCallCommand::Refuse { attempt_no, code: "DEVICE_BUSY".into() },
             13..=16 => ToolCallCommand::TimeOut { attempt_no, after_ms: 120_000 },
             17 => ToolCallCommand::RecordResult {
                 result: Box::new(result(random, attempt_no)),
@@ -177,7 +179,7 @@ impl Domain for Device {
             2 => DeviceCommand::ConsumeTicket { ticket_hash },
             3 => DeviceCommand::Connect {
                 connection_id,
-                node_id: "node-1".into(),
+                holder: Claim { node_id: "node-1".into(), epoch: 1 },
                 instance_id: "i".into(),
                 journal_id: random.of(&["j1", "j2"]).into(),
                 journal_epoch: random.below(6) as u64,
@@ -194,6 +196,7 @@ impl Domain for Node {
     fn command(&self, random: &mut Random) -> NodeCommand {
         match random.below(3) {
             0 => NodeCommand::Start { node_id: "n".into(), version: "0.1.0".into() },
+            1 => NodeCommand::Lose { epoch: random.below(20) as u64 },
             _ => NodeCommand::Stop { epoch: random.below(20) as u64 },
         }
     }

@@ -76,6 +76,9 @@ impl<'a> Seen<'a> {
             ConversationEvent::TurnRerunPrepared(e) => {
                 assert_eq!(e.edited, e.previous_message_id != e.message_id, "{log:?}");
             }
+            ConversationEvent::RunStopRequested(e) => {
+                assert!(self.runs.get(&e.run_id).is_some_and(|run| *run == Run::Running), "nobody to ask: {log:?}");
+            }
             ConversationEvent::ConversationRenamed(_) | ConversationEvent::ConversationRead(_) => {}
         }
     }

@@ -46,7 +46,7 @@ on_both_stores! {
         assert_eq!((stopped.state.epoch, stopped.events.len()), (2, 1));
         // Remembered: ended. It would call this done already.
         ledger.append(elsewhere(3, 3)).await.expect("appended");
-        let lost = execute::<Node>(&ledger, "n", &metadata(), NodeCommand::Lose, None).await.expect("lost");
+        let lost = execute::<Node>(&ledger, "n", &metadata(), NodeCommand::Lose { epoch: 3 }, None).await.expect("lost");
         assert_eq!((lost.state.epoch, lost.events.len()), (3, 1));
         // Remembered: epoch 3. It would accept this.
         ledger.append(elsewhere(5, 4)).await.expect("appended");

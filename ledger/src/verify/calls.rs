@@ -127,6 +127,10 @@ impl Call {
             ToolCallEvent::ToolDispatched(e) => self.dispatched(position, e, report),
             ToolCallEvent::ToolReceived(e) => self.knows_attempt(position, e.attempt_no, report),
             ToolCallEvent::ToolCancelRequested(_) | ToolCallEvent::ToolWaitTimedOut(_) => self.reason_stated = true,
+            ToolCallEvent::ToolAttemptRefused(e) => {
+                self.reason_stated = true;
+                self.knows_attempt(position, e.attempt_no, report);
+            }
             ToolCallEvent::ToolResultRecorded(e) => {
                 self.settle(position, report);
                 self.has_result = true;

@@ -64,6 +64,7 @@ impl Interrupts {
             | ConversationEvent::TurnRerunPrepared(_)
             | ConversationEvent::RunPrepared(_)
             | ConversationEvent::RunClaimed(_)
+            | ConversationEvent::RunStopRequested(_)
             | ConversationEvent::RunInterrupted(_)
             | ConversationEvent::RunSucceeded(_)
             | ConversationEvent::RunFailed(_)
@@ -118,6 +119,7 @@ impl Interrupts {
             | ToolCallEvent::ToolReceived(_)
             | ToolCallEvent::ToolCancelRequested(_)
             | ToolCallEvent::ToolWaitTimedOut(_)
+            | ToolCallEvent::ToolAttemptRefused(_)
             | ToolCallEvent::ToolOutcomeRevised(_)
             | ToolCallEvent::ToolResultAcked(_) => {}
         }

@@ -72,7 +72,8 @@ impl Runs {
             ConversationEvent::RunFailed(e) => self.end(event, &e.run_id, true, report),
             ConversationEvent::RunCancelled(e) => self.end(event, &e.run_id, true, report),
             ConversationEvent::RunInterrupted(e) => self.pause(event, &e.run_id),
-            ConversationEvent::InterruptRaised(_)
+            ConversationEvent::RunStopRequested(_)
+            | ConversationEvent::InterruptRaised(_)
             | ConversationEvent::InterruptResolved(_)
             | ConversationEvent::InterruptCancelled(_)
             | ConversationEvent::InterruptExpired(_)

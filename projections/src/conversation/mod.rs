@@ -90,6 +90,8 @@ fn conversation_changes(event: &RecordedEvent, decoded: &ConversationEvent) -> V
                 event.recorded_at
             ),
         ],
+        // The run goes on until it has ended.
+        ConversationEvent::RunStopRequested(_) => vec![],
         ConversationEvent::InterruptRaised(e) => vec![interrupt_raised(event, id, e)],
         ConversationEvent::RunInterrupted(e) => vec![
             change!(

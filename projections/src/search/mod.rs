@@ -86,6 +86,7 @@ fn conversation_changes(event: &RecordedEvent, decoded: &ConversationEvent) -> V
         ConversationEvent::RunFailed(e) => ended(event, id, &e.run_id, e.message_id.as_ref(), &e.partial_text),
         ConversationEvent::RunCancelled(e) => ended(event, id, &e.run_id, e.message_id.as_ref(), &e.partial_text),
         ConversationEvent::RunClaimed(_)
+        | ConversationEvent::RunStopRequested(_)
         | ConversationEvent::RunInterrupted(_)
         | ConversationEvent::InterruptRaised(_)
         | ConversationEvent::InterruptResolved(_)

@@ -26,7 +26,9 @@ const SCHEMA_LOCK: i64 = 0x444d_5657;
 /// Connections that see one schema.
 pub(crate) fn pool(url: &PostgresUrl, schema: &str, connections: u32) -> PgPool {
     // Views need no fsync: position and rows are lost together, and come back from the log.
-    let settings = [("search_path", schema), ("synchronous_commit", "off")];
+    // A process that is frozen in a transaction must not keep the others from their views for longer than this.
+    let patience = ("idle_in_transaction_session_timeout", "2s");
+    let settings = [("search_path", schema), ("synchronous_commit", "off"), patience];
     PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(CONNECT)

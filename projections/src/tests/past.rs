@@ -47,7 +47,7 @@ async fn a_conversation_at_every_position_of_a_log_equals_the_fold_of_that_prefi
     let log = bench.ledger.reader();
     // The other way: one store, moved on event by event over everything that the log holds.
     let rows = Store::in_memory(&PROJECTIONS.to_vec()).await.expect("a store");
-    let folded = Views::of_rows(rows.clone(), &projections, log.clone());
+    let folded = Views::of_rows(rows.clone(), &PROJECTIONS, log.clone());
     let mut last = None;
     for position in 0..=EVENTS as u64 {
         for projection in PROJECTIONS {

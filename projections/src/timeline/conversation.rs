@@ -31,6 +31,7 @@ pub(super) fn tell(event: &ConversationEvent) -> Told {
             let text = format!("approval asked for {}: {}", e.tool, quoted(&e.message));
             Told::new(text).begins(format!("interrupt {}", e.interrupt_id))
         }
+        ConversationEvent::RunStopRequested(_) => Told::new("the run is asked to stop"),
         ConversationEvent::RunInterrupted(e) => Told::new("run paused").ends(format!("run {}", e.run_id)),
         ConversationEvent::InterruptResolved(e) => {
             let decision = if e.approved { "approved" } else { "refused" };

@@ -158,6 +158,7 @@ impl Found {
             | ToolCallEvent::ToolReceived(_)
             | ToolCallEvent::ToolCancelRequested(_)
             | ToolCallEvent::ToolWaitTimedOut(_)
+            | ToolCallEvent::ToolAttemptRefused(_)
             | ToolCallEvent::ToolOutcomeRevised(_) => {}
         }
     }
@@ -170,6 +171,7 @@ impl Found {
             ConversationEvent::RunPrepared(e) => e.run_id == *run_id,
             ConversationEvent::RunClaimed(e) => e.run_id == *run_id,
             ConversationEvent::InterruptRaised(e) => e.run_id == *run_id,
+            ConversationEvent::RunStopRequested(e) => e.run_id == *run_id,
             ConversationEvent::RunInterrupted(e) => e.run_id == *run_id,
             ConversationEvent::RunSucceeded(e) => e.run_id == *run_id,
             ConversationEvent::RunFailed(e) => e.run_id == *run_id,

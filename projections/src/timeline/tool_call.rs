@@ -44,6 +44,9 @@ pub(super) fn tell(id: &str, event: &ToolCallEvent) -> Told {
         ToolCallEvent::ToolWaitTimedOut(e) => {
             Told::new(format!("{call}: no longer waited for, after {} ms", e.after_ms)).ends(sent)
         }
+        ToolCallEvent::ToolAttemptRefused(e) => {
+            Told::new(format!("{call}: attempt {} refused by the device: {}", e.attempt_no, e.code)).ends(sent)
+        }
         ToolCallEvent::ToolResultRecorded(e) => Told::new(result(call, e)).ends(sent).begins(format!("result {id}")),
         ToolCallEvent::ToolOutcomeRevised(e) => {
             Told::new(format!("{call}: what the model sees was changed by {}: {}", e.by, quoted(&e.reason)))

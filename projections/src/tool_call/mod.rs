@@ -2,7 +2,8 @@
 //!
 //! A call's status is a fold. Settled: `succeeded`, `failed`, `rejected`, `cancelled`,
 //! `indeterminate`; never overwritten. Provisional: `created`, `dispatched`, `timed_out`,
-//! `unknown`; any of them gives way to a result or to another dispatch. What ends a wait without a
+//! `unknown`; any of them gives way to a result or to another dispatch. A device that refuses an attempt
+//! makes its call `created` again, with the refusal as its cause. What ends a wait without a
 //! result acts on `dispatched` alone, so the first cause stays: a call that timed out stays
 //! `timed_out` when its socket closes later, because that is what the model was told, and a call
 //! lost with its socket keeps `RESULT_UNKNOWN` when the server restarts after that.
@@ -139,6 +140,7 @@ fn tool_call_changes(event: &RecordedEvent, decoded: &ToolCallEvent) -> Vec<Chan
                 event.recorded_at
             ),
         ],
+        ToolCallEvent::ToolAttemptRefused(e) => attempt_refused(event, id, e),
         ToolCallEvent::ToolResultRecorded(e) => result_recorded(event, id, e),
         ToolCallEvent::ToolOutcomeRevised(e) => vec![change!(
             "UPDATE tool_calls SET revised_by = $2, revised_reason = $3 WHERE tool_call_id = $1",
@@ -255,6 +257,28 @@ fn cancel_requested(event: &RecordedEvent, id: &str, e: &ToolCancelRequested) ->
     changes
 }
 
+/// The attempt did not run and will not: the call is where it was before it was sent, and nobody waits for it.
+fn attempt_refused(event: &RecordedEvent, id: &str, e: &ToolAttemptRefused) -> Vec<Change> {
+    vec![
+        change!(
+            "UPDATE tool_attempts SET status = 'refused', reason = $3, ended_at = $4 \
+             WHERE tool_call_id = $1 AND attempt_no = $2 AND status = 'dispatched'",
+            id,
+            e.attempt_no,
+            &e.code,
+            event.recorded_at
+        ),
+        change!(
+            "UPDATE tool_calls SET status = 'created', error_code = $3, wait_ended_at = $4, waiting_run_id = NULL \
+             WHERE tool_call_id = $1 AND attempt_no = $2 AND status = 'dispatched'",
+            id,
+            e.attempt_no,
+            &e.code,
+            event.recorded_at
+        ),
+    ]
+}
+
 /// The attempts are changed first: both statements look whether the call was still open.
 fn result_recorded(event: &RecordedEvent, id: &str, e: &ToolResultRecorded) -> Vec<Change> {
     let origin = match e.origin {
@@ -314,6 +338,7 @@ fn run_ended(event: &RecordedEvent, decoded: &ConversationEvent) -> Vec<Change> 
         | ConversationEvent::RunPrepared(_)
         | ConversationEvent::RunClaimed(_)
         | ConversationEvent::InterruptRaised(_)
+        | ConversationEvent::RunStopRequested(_)
         | ConversationEvent::RunInterrupted(_)
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)

@@ -67,6 +67,7 @@ pub(super) fn changes(event: &RecordedEvent, decoded: &ConversationEvent) -> Vec
         | ConversationEvent::TurnPrepared(_)
         | ConversationEvent::TurnRerunPrepared(_)
         | ConversationEvent::RunClaimed(_)
+        | ConversationEvent::RunStopRequested(_)
         | ConversationEvent::RunInterrupted(_)
         | ConversationEvent::InterruptResolved(_) => vec![],
     }

@@ -47,6 +47,7 @@ impl History {
             | ConversationEvent::ConversationDeleted(_)
             | ConversationEvent::ConversationRead(_)
             | ConversationEvent::RunClaimed(_)
+            | ConversationEvent::RunStopRequested(_)
             | ConversationEvent::InterruptRaised(_)
             | ConversationEvent::RunInterrupted(_)
             | ConversationEvent::InterruptResolved(_)

@@ -159,6 +159,7 @@ fn ends(event: &ConversationEvent) -> Option<&RunId> {
         | ConversationEvent::TurnRerunPrepared(_)
         | ConversationEvent::RunPrepared(_)
         | ConversationEvent::RunClaimed(_)
+        | ConversationEvent::RunStopRequested(_)
         | ConversationEvent::InterruptRaised(_)
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)

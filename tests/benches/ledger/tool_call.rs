@@ -3,7 +3,7 @@
 
 use crate::load::{Callers, Measure};
 use crate::table::Table;
-use devmind_tests::{Question, TestDevice, TestServer, Turnstile};
+use devmind_tests::{Question, ScriptedModel, TestDevice, TestServer, Turnstile};
 use serde_json::json;
 
 /// More than any run of the bench can reach.
@@ -14,7 +14,7 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
     if !table.wants("tool call") {
         return;
     }
-    let server = TestServer::on_postgres(|config| {
+    let server = TestServer::on_postgres(ScriptedModel::new([]), |config| {
         config.limits.listings_per_minute = NO_LIMIT;
         config.limits.messages_per_second = NO_LIMIT;
         config.limits.message_burst = NO_LIMIT;
