@@ -48,6 +48,10 @@ pub const MAX_QUEUED_SNAPSHOTS: usize = 64;
 pub const MAX_CONFLICT_RETRIES: u32 = 16;
 /// How often a reader of another process's file looks for news.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// How long opening waits for the lock of the folder.
+pub const LOCK_WAIT: Duration = Duration::from_millis(500);
+/// How long opening pauses before it tries the lock again.
+pub const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// How long SQLite waits for a lock of its own.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long closing waits for reads under way.

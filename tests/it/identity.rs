@@ -274,7 +274,7 @@ async fn what_an_auditor_or_an_operator_reads_of_others_is_in_the_ledger_and_wha
     assert_eq!((read.payload["by"].as_str(), read.stream_id.starts_with("ann/")), (Some("carol"), true), "{read}");
     // The owner sees who read, where the log is read.
     let page = ann.get(&format!("/api/ledger/events?conversation_id={conversation}&type=ConversationRead")).await.ok();
-    assert_eq!(page["events"].as_array().unwrap().len(), 18);
+    assert_eq!(page["events"].as_array().unwrap().len(), 20);
     device.close().await;
     server.finish().await;
 }

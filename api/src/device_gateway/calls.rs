@@ -18,6 +18,7 @@ use devmind_domain::limits::{TOOL_TTL_MS, TOOL_WAIT_MS};
 use devmind_domain::protocol::ServerFrame;
 use devmind_domain::tool_call::*;
 use devmind_domain::tools::ToolOutcome;
+use devmind_domain::tools::catalogue;
 use devmind_domain::{ErrorCode, Timestamp};
 use devmind_ledger::{ExecuteError, Executed, Ledger, execute, load};
 use std::future::pending;
@@ -75,6 +76,11 @@ impl Gateway {
             Ok(route) => route,
             Err(code) => return call.refuse(request, code).await,
         };
+        // Of what its user is not asked about, a device tells only so much in a minute.
+        let is_asked = catalogue().get(&request.tool).is_none_or(|definition| definition.requires_confirmation);
+        if !is_asked && !self.rates.listings.allows(&(user_id.clone(), device_id.clone())) {
+            return call.refuse(request, ErrorCode::RateLimited).await;
+        }
         let requested_at = requested_at(reader, id).await.map_err(ExecuteError::Ledger)?;
         let joins_elsewhere = match requested_at {
             None => false,

@@ -61,6 +61,7 @@ pub async fn list(
 #[serde(deny_unknown_fields)]
 pub struct SearchQuery {
     /// Words, or how they begin; a text that is found has all of them.
+    #[param(inline)]
     q: SearchText,
     /// Another person's conversations, for auditors and operators; absent: one's own.
     user_id: Option<UserName>,

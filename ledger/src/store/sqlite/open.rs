@@ -5,7 +5,7 @@ use super::partition;
 use super::read::SqliteLog;
 use super::write::SqliteWriter;
 use crate::error::LedgerError;
-use crate::limits::{BUSY_TIMEOUT, READ_CONNECTIONS};
+use crate::limits::{BUSY_TIMEOUT, LOCK_PAUSE, LOCK_WAIT, READ_CONNECTIONS};
 use crate::store::rows::{COLUMNS, stored_event};
 use crate::store::{Opened, ReadLog};
 use devmind_domain::Timestamp;
@@ -33,7 +33,7 @@ const LOCK_FILE: &str = "ledger.lock";
 
 /// Locks, checks, migrates and opens the file.
 pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
-    let lock = lock_folder(file)?;
+    let lock = lock_soon(file).await?;
     if looks_like_sqlite(file)? {
         inspect(file).await?;
     } else {
@@ -148,6 +148,20 @@ async fn read_pool(file: &Path) -> Result<SqlitePool, LedgerError> {
         .connect_with(options)
         .await
         .map_err(|error| fail(file, "open for reading", &error))
+}
+
+/// A process that starts another shares its locks with it for the moment between the two system calls, so
+/// the lock of a ledger that was just closed may still seem to be held.
+async fn lock_soon(file: &Path) -> Result<File, LedgerError> {
+    let until = tokio::time::Instant::now() + LOCK_WAIT;
+    loop {
+        match lock_folder(file) {
+            Err(LedgerError::Locked { .. }) if tokio::time::Instant::now() < until => {
+                tokio::time::sleep(LOCK_PAUSE).await;
+            }
+            locked => return locked,
+        }
+    }
 }
 
 fn lock_folder(file: &Path) -> Result<File, LedgerError> {
