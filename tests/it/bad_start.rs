@@ -12,7 +12,7 @@ fn text(path: &Path) -> &str {
 /// Runs SQL on a file, and leaves it without a write-ahead log beside it.
 /// A ledger with something in it, written by a server that has stopped in order.
 async fn used_ledger() -> Data {
-    let server = ServerProcess::on_sqlite().await;
+    let server = ServerProcess::on_sqlite(&[]).await;
     server.client("ann").converse(&Question::new("add 1 and 2")).await;
     let data = server.data.clone();
     server.finish().await;
@@ -46,7 +46,7 @@ async fn a_busy_port_is_named_and_nothing_is_written() {
 
 #[tokio::test]
 async fn a_second_server_on_the_same_folder_is_refused_and_the_first_goes_on() {
-    let server = ServerProcess::on_sqlite().await;
+    let server = ServerProcess::on_sqlite(&[]).await;
     let ann = server.client("ann");
     ann.converse(&Question::new("hello")).await;
     let events = server.log().await.head().await;
@@ -155,7 +155,7 @@ async fn a_workspace_that_is_unknown_a_file_a_disks_root_or_the_home_is_refused_
 
 #[tokio::test]
 async fn a_device_keeps_trying_while_its_server_cannot_be_reached_and_connects_when_it_is_back() {
-    let (server, folder) = (ServerProcess::on_sqlite().await, workspace());
+    let (server, folder) = (ServerProcess::on_sqlite(&[]).await, workspace());
     let url = server.url();
     let killed = server.kill().await;
     let mut device = DeviceProcess::start(&url, "ann", folder.path(), tempfile::tempdir().unwrap(), &["--yes"]);
@@ -169,7 +169,7 @@ async fn a_device_keeps_trying_while_its_server_cannot_be_reached_and_connects_w
 
 #[tokio::test]
 async fn a_device_that_the_server_does_not_know_stops_with_the_servers_reason() {
-    let (server, folder) = (ServerProcess::on_sqlite().await, workspace());
+    let (server, folder) = (ServerProcess::on_sqlite(&[]).await, workspace());
     let state = || tempfile::tempdir().unwrap();
     let wrong_name = DeviceProcess::start(&server.url(), "no/name", folder.path(), state(), &["--yes"]);
     wrong_name.process.ended().await.assert_refused("UNAUTHENTICATED");
@@ -197,7 +197,7 @@ async fn a_views_file_that_is_damaged_stops_nobody() {
 
 #[tokio::test]
 async fn a_lost_ledger_is_not_begun_anew_beside_the_views_of_the_old_one() {
-    let server = ServerProcess::on_sqlite().await;
+    let server = ServerProcess::on_sqlite(&[]).await;
     server.client("ann").converse(&Question::new("hello")).await;
     let killed = server.stop().await;
     std::fs::remove_file(killed.data.path().join("ledger.sqlite")).unwrap();

@@ -71,7 +71,8 @@ async fn a_killed_process_is_lost_to_one_of_another_name_which_settles_its_run_a
     let endpoint = ModelEndpoint::start([Reply::stream().text("half").hold()]).await;
     let url = endpoint.url();
     let model = [("MODEL_BASE_URL", url.as_str()), ("MODEL_NAME", "scripted")];
-    let server = ServerProcess::start(&model).await;
+    // On SQLite, where one process at a time is certain; `lost_servers` has the leases of PostgreSQL.
+    let server = ServerProcess::on_sqlite(&model).await;
     let ann = server.client("ann");
     let asked = ann.ask(&Question::new("go")).await;
     let mut stream = ann.stream(&asked).await;

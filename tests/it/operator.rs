@@ -58,7 +58,7 @@ async fn assert_readable(data: &Data, run_id: &str) {
 
 #[tokio::test]
 async fn a_changed_row_of_the_views_is_found_with_exit_3_and_a_rebuild_mends_it() {
-    let server = ServerProcess::on_sqlite().await;
+    let server = ServerProcess::on_sqlite(&[]).await;
     server.client("ann").converse(&Question::new("add 1 and 2")).await;
     let data = server.data.clone();
     server.finish().await;
@@ -133,7 +133,7 @@ async fn the_state_at_an_earlier_position_is_what_the_server_showed_then_in_the_
 
 #[tokio::test]
 async fn a_run_replays_to_the_same_decisions_and_one_whose_recorded_answer_was_altered_to_the_first_difference() {
-    let server = ServerProcess::on_sqlite().await;
+    let server = ServerProcess::on_sqlite(&[]).await;
     let (asked, _) = server.client("ann").converse(&Question::new("add 1 and 2")).await;
     let data = server.data.clone();
     let run = ["--json", "replay", "--run", asked.run_id.as_str()];

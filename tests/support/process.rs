@@ -217,8 +217,8 @@ impl ServerProcess {
     }
 
     /// Over files, whatever store the tests run on.
-    pub async fn on_sqlite() -> Self {
-        Self::open(Data::sqlite(), "127.0.0.1:0", &[], &[]).await
+    pub async fn on_sqlite(environment: &[(&str, &str)]) -> Self {
+        Self::open(Data::sqlite(), "127.0.0.1:0", &[], environment).await
     }
 
     /// Over a database, whatever store the tests run on.
