@@ -267,6 +267,9 @@ async fn read_frames<'a>(
                 under_way.add(about, async move { kill_point::around(|| format!("receive {kind}"), handling).await });
             }
             Ok(Incoming::Unusable { event_id, report_of, problem }) => {
+                if under_way.until_free(None, connection).await.is_err() {
+                    return busy();
+                }
                 for answer in unusable(event_id, report_of, problem) {
                     connection.send(answer);
                 }
