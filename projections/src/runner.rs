@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -51,10 +51,11 @@ impl ProjectionRunner {
     /// Follows the log until cancelled, or until the ledger is closed. A transaction under way is finished first.
     pub async fn run(self, cancel: CancellationToken) {
         let mut running = JoinSet::new();
+        let at_risk = Arc::new(Mutex::new(()));
         for task in self.tasks {
-            let (place, store) = (self.place.clone(), self.store.clone());
+            let (place, store, at_risk) = (self.place.clone(), self.store.clone(), at_risk.clone());
             let (ledger, cancel) = (self.ledger.clone(), cancel.clone());
-            let keeper = Keeper { task, place, store, ledger, cancel, care: Care::Counted };
+            let keeper = Keeper { task, place, store, ledger, cancel, at_risk, care: Care::Counted };
             running.spawn(keeper.keep());
         }
         while let Some(ended) = running.join_next().await {
@@ -72,6 +73,9 @@ struct Keeper {
     store: Store,
     ledger: LedgerReader,
     cancel: CancellationToken,
+    /// Held from when an attempt is counted to when it is over: an attempt that ends the process must not
+    /// be counted for the others as well.
+    at_risk: Arc<Mutex<()>>,
     care: Care,
 }
 
@@ -250,6 +254,11 @@ impl Keeper {
     async fn apply_carefully(&mut self, skips: &BTreeSet<u64>, events: &[Arc<RecordedEvent>]) -> ControlFlow<Turn> {
         let mut rest = events;
         while !rest.is_empty() {
+            let at_risk = self.at_risk.clone();
+            let _alone = match self.care {
+                Care::Little => None,
+                Care::Counted | Care::Alone(_) => Some(at_risk.lock().await),
+            };
             let together = match self.care {
                 Care::Little => rest.len(),
                 Care::Counted if self.begin().await? == 1 => rest.len(),

@@ -88,11 +88,14 @@ on_both_stores! {
     }
 }
 
-/// Until `ask` answers with at least one row.
+/// Until `ask` answers with at least one row; not for ever.
 async fn until(sql: &mut sqlx::PgConnection, ask: &'static str) {
-    while sqlx::query(ask).fetch_optional(&mut *sql).await.expect("asked").is_none() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let asking = async {
+        while sqlx::query(ask).fetch_optional(&mut *sql).await.expect("asked").is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asking).await.expect(ask);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,6 +4,8 @@ use crate::apply::{Begun, Failure, MAX_ATTEMPTS, begin};
 use crate::check::check_these;
 use crate::operate::resume_this;
 use crate::rebuild::rebuild_these;
+use crate::registry::PROJECTIONS;
+use crate::row::Columns;
 use crate::store::Store;
 use crate::testing::*;
 use crate::tests::fragile::*;
@@ -156,4 +158,37 @@ on_both_stores! {
         assert_eq!(fragile_status(&served).await.position, 2);
         served.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_one_projection_is_in_a_counted_attempt_no_other_is_so_a_crash_counts_for_one() {
+    let mut bench = Bench::new().await;
+    append_events(&mut bench).await;
+    let served = bench.serve().await;
+    served.views.wait_for(u64::from(EVENTS)).await.expect("caught up");
+    served.stop().await;
+    bench
+        .meddle(
+            "CREATE TABLE two_at_risk (name TEXT);
+             CREATE TRIGGER watch AFTER UPDATE ON projection_position WHEN NEW.attempts > 0 AND EXISTS
+               (SELECT 1 FROM projection_position AS other WHERE other.name <> NEW.name AND other.attempts > 0)
+             BEGIN INSERT INTO two_at_risk VALUES (NEW.name); END;
+             CREATE TABLE attempts (name TEXT);
+             CREATE TRIGGER counted AFTER UPDATE ON projection_position WHEN NEW.attempts > OLD.attempts
+             BEGIN INSERT INTO attempts VALUES (NEW.name); END;",
+        )
+        .await;
+    // Every projection has its first batch after a start before it, and they all start at once.
+    let head = bench
+        .append((0..50).map(|number| asked("c1", &format!("late{number}"), EVENTS + number)).collect::<Vec<_>>())
+        .await;
+    let served = bench.serve().await;
+    served.views.wait_for(head).await.expect("caught up");
+    let number = async |table: &str| {
+        let row = served.views.read_pool().row(&format!("SELECT count(*) AS number FROM {table}"), &[]).await;
+        Columns(&row.expect("a count").expect("a row")).count("number").expect("a number")
+    };
+    assert_eq!(number("attempts").await, PROJECTIONS.len() as u64, "each counted its first attempt");
+    assert_eq!(number("two_at_risk").await, 0);
+    served.stop().await;
 }

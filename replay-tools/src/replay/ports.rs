@@ -243,9 +243,11 @@ impl RecordedCall {
     async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
         let mut events = Vec::new();
         for event in reader.read_stream(&StreamId::new(AggregateType::ToolCall, id.as_str()), 0).await? {
-            match readable(&event).map_err(Halt::Unreadable)? {
-                DomainEvent::ToolCall(decoded) if event.position < until => events.push((event.position, decoded)),
-                _ => {}
+            let decoded = readable(&event).map_err(Halt::Unreadable)?;
+            if let DomainEvent::ToolCall(decoded) = decoded
+                && event.position < until
+            {
+                events.push((event.position, decoded));
             }
         }
         Ok(Self(events))
@@ -278,7 +280,16 @@ impl RecordedCall {
                         return Err(differs(*position, looped, format!("{} was carried out", admission.tool)));
                     }
                 }
-                _ => {}
+                ToolCallEvent::ToolCallRequested(_)
+                | ToolCallEvent::ToolCallDecided(_)
+                | ToolCallEvent::ToolDispatched(_)
+                | ToolCallEvent::ToolReceived(_)
+                | ToolCallEvent::ToolAttemptRefused(_)
+                | ToolCallEvent::ToolCancelRequested(_)
+                | ToolCallEvent::ToolWaitTimedOut(_)
+                | ToolCallEvent::ToolResultRecorded(_)
+                | ToolCallEvent::ToolOutcomeRevised(_)
+                | ToolCallEvent::ToolResultAcked(_) => {}
             }
         }
         Ok(())
