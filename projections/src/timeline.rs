@@ -110,20 +110,22 @@ impl Story {
             Ok(DomainEvent::Node(inner)) => others::node(&inner),
             Ok(DomainEvent::Redaction(inner)) => others::redaction(&inner),
             Ok(DomainEvent::Projection(inner)) => others::projection(stream, &inner),
+            Ok(DomainEvent::History(inner)) => others::history(&inner),
             Err(error) => {
                 Told { undecodable: true, ..Told::new(format!("{} cannot be told: {error}", event.event_type)) }
             }
         };
-        let first = *self.first.get_or_insert(event.recorded_at);
+        let happened_at = event.happened_at();
+        let first = *self.first.get_or_insert(happened_at);
         let begun = told.ends.and_then(|span| self.begun.get(&span).copied());
         for span in told.begins {
-            self.begun.insert(span, event.recorded_at);
+            self.begun.insert(span, happened_at);
         }
         TimelineLine {
             position: event.position,
             recorded_at: event.recorded_at,
-            offset_ms: event.recorded_at.millis_since(first),
-            duration_ms: begun.map(|begun| event.recorded_at.millis_since(begun)),
+            offset_ms: happened_at.millis_since(first),
+            duration_ms: begun.map(|begun| happened_at.millis_since(begun)),
             actor: event.metadata().map_or_else(|_| "?".to_owned(), |metadata| metadata.actor.to_string()),
             event_type: event.event_type.clone(),
             stream: event.stream.to_string(),
