@@ -11,6 +11,7 @@ mod approvals;
 mod asking;
 mod bad_requests;
 mod bad_start;
+mod browser;
 mod channel_cases;
 mod concurrency;
 mod context;
