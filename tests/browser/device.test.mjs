@@ -15,7 +15,8 @@ before(async () => {
   browser = await launch();
   server = await Server.start();
   device = await Device.start(server, { files: workspace({ "a.txt": "one", "b.txt": "two" }) });
-  window = await open(browser, device.link);
+  // The server's pages have a name of their own below `localhost`.
+  window = await open(browser, device.link, { hosts: /^[0-9a-f]{32}\.localhost:\d+$/ });
 });
 
 after(async () => {

@@ -24,19 +24,19 @@ export const launch = () =>
     args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--force-prefers-reduced-motion"],
   });
 
-/** A window of its own, with nothing remembered. `hosts` may be asked beside the first one that is opened. */
-export async function open(browser, url, { width = 1280, height = 900, dark = false, hosts = [], ...more } = {}) {
+/** A window of its own, with nothing remembered. `hosts` (a pattern) may be asked beside the first one that is opened. */
+export async function open(browser, url, { width = 1280, height = 900, dark = false, hosts, ...more } = {}) {
   const context = await browser.newContext({
     viewport: { width, height },
     colorScheme: dark ? "dark" : "light",
     ...more,
   });
   context.setDefaultTimeout(DEADLINE);
-  const allowed = new Set([new URL(url).host, ...hosts]);
+  const isAllowed = (host) => host === new URL(url).host || hosts?.test(host);
   const wrong = [];
   context.on("request", (request) => {
     const { protocol, host } = new URL(request.url());
-    if (!["data:", "blob:", "about:"].includes(protocol) && !allowed.has(host)) wrong.push(`asked ${request.url()}`);
+    if (!["data:", "blob:", "about:"].includes(protocol) && !isAllowed(host)) wrong.push(`asked ${request.url()}`);
   });
   context.on("weberror", (error) => wrong.push(`a script failed: ${error.error().stack}`));
   context.on("console", (message) => {
