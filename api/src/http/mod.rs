@@ -1,7 +1,7 @@
 //! The HTTP routes and their description. Handlers validate, hand on, and answer; they hold no rules.
 
-mod access;
-mod agent;
+pub(crate) mod access;
+pub(crate) mod agent;
 mod agui;
 mod conversations;
 mod dev;
@@ -17,7 +17,7 @@ mod runs;
 mod tool_calls;
 mod usage;
 
-pub use fields::ClientId;
+pub use fields::{ClientId, Content, IdempotencyKey, Title};
 
 use crate::error::ApiError;
 use crate::ids::new_id;

@@ -89,15 +89,17 @@ impl Views {
              WHERE t.conversation_id = $1 AND c.deleted = FALSE ORDER BY t.sequence_no DESC LIMIT $2", &values![conversation.as_str(), MAX_LISTED_TURNS]).await?;
         let approvals = at_once
             .rows(
-                "SELECT turn_id, interrupt_id, tool, arguments, message, expires_at FROM interrupts \
+                "SELECT turn_id, interrupt_id, tool_call_id, tool, arguments, message, expires_at FROM interrupts \
              WHERE conversation_id = $1 AND status = 'open' ORDER BY raised_position, interrupt_id",
                 &values![conversation.as_str()],
             )
             .await?;
         let calls = at_once
             .rows(
-                "SELECT turn_id, tool_call_id, tool, status, error_code, summary FROM tool_calls \
-             WHERE conversation_id = $1 ORDER BY requested_position, tool_call_id",
+                "SELECT c.turn_id, c.tool_call_id, c.tool, c.target, c.status, a.phase, c.origin, c.error_code, c.summary \
+             FROM tool_calls c LEFT JOIN tool_attempts a \
+             ON a.tool_call_id = c.tool_call_id AND a.attempt_no = c.attempt_no \
+             WHERE c.conversation_id = $1 ORDER BY c.requested_position, c.tool_call_id",
                 &values![conversation.as_str()],
             )
             .await?;
@@ -253,6 +255,7 @@ fn by_turn<T>(
 fn approval(row: &Columns<'_>) -> Result<PendingApproval, sqlx::Error> {
     Ok(PendingApproval {
         interrupt_id: row.text("interrupt_id")?,
+        tool_call_id: row.text("tool_call_id")?,
         tool: row.text("tool")?,
         arguments: row.json("arguments")?,
         message: row.text("message")?,
@@ -264,7 +267,10 @@ fn turn_tool_call(row: &Columns<'_>) -> Result<TurnToolCall, sqlx::Error> {
     Ok(TurnToolCall {
         tool_call_id: row.text("tool_call_id")?,
         tool: row.text("tool")?,
+        target: row.text("target")?,
         status: row.text("status")?,
+        phase: row.maybe_text("phase")?,
+        origin: row.maybe_text("origin")?,
         error_code: row.maybe_text("error_code")?,
         summary: row.text("summary")?,
     })

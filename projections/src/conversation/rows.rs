@@ -60,6 +60,8 @@ pub struct TurnRow {
 pub struct PendingApproval {
     /// The interrupt.
     pub interrupt_id: InterruptId,
+    /// The call that waits for it.
+    pub tool_call_id: ToolCallId,
     /// The tool.
     pub tool: String,
     /// Its arguments, exactly.
@@ -78,8 +80,14 @@ pub struct TurnToolCall {
     pub tool_call_id: ToolCallId,
     /// The tool.
     pub tool: String,
+    /// `server` or `device`.
+    pub target: String,
     /// As in the tool_call view.
     pub status: String,
+    /// `reserved`, `confirming` or `executing`: how far the device said to be with the last sending.
+    pub phase: Option<String>,
+    /// `live`, or `redelivered` where the result came on a later connection than the call was sent on.
+    pub origin: Option<String>,
     /// Why it did not succeed, or why its outcome is not known.
     pub error_code: Option<String>,
     /// The arguments in one short line.

@@ -29,7 +29,7 @@ export class Model {
     return { MODEL_BASE_URL: url, MODEL_NAME: "scripted", MODEL_API_KEY: "a-key-of-the-tests" };
   }
 
-  then(...replies) {
+  willReply(...replies) {
     this.replies.push(...replies);
   }
 
