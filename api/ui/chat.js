@@ -56,7 +56,10 @@ function morph(old, fresh) {
   if (chosen !== undefined && [...old.options].some((option) => option.value === chosen)) old.value = chosen;
 }
 
-const nearEnd = () => innerHeight + scrollY > document.documentElement.scrollHeight - 120;
+const newest = () => [...document.querySelectorAll(".turn")].at(-1);
+/** Whether the end of the newest turn is in sight: then it is followed. */
+const nearEnd = () => (newest()?.getBoundingClientRect().bottom ?? 0) < innerHeight + 40;
+const toEnd = () => newest()?.scrollIntoView({ block: "end" });
 
 function put({ part, html }) {
   const made = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
@@ -76,7 +79,7 @@ function put({ part, html }) {
   improve(now);
   const { status } = now.dataset;
   if (status && status !== before) announce(`${now.querySelector("h2").textContent}: ${now.querySelector(".ending .chip").textContent}`);
-  if (follows && made.dataset.number) scrollTo({ top: document.documentElement.scrollHeight });
+  if (follows && made.dataset.number) toEnd();
 }
 
 // The stream. A window that nobody sees holds none: browsers open only so many to one server.
@@ -199,4 +202,4 @@ document.addEventListener("toggle", async (event) => {
 }, true);
 
 // The newest turn is what somebody comes for.
-if (document.querySelector(".turn")) scrollTo({ top: document.documentElement.scrollHeight });
+toEnd();

@@ -188,7 +188,7 @@ test("a model that fails says what to do, and retry asks it again", async () => 
   const { page, turn, close } = await chat();
   model.willReply((answer) => {
     answer.text("half");
-    answer.response.destroy();
+    answer.cut();
   });
   await ask(page, "Fail, please");
   await stands(page, 1, "failed");

@@ -58,6 +58,11 @@ class Answer {
     this.chunk({ tool_calls: [{ ...call, function: { name, arguments: JSON.stringify(args) } }] });
   }
 
+  /** Loses the connection, after what was said has left. */
+  cut() {
+    this.response.write(":\n\n", () => this.response.destroy());
+  }
+
   end(reason = "stop") {
     this.chunk({}, reason);
     this.response.end("data: [DONE]\n\n");

@@ -34,7 +34,7 @@ pub(super) fn whole(chat: &Chat) -> Markup {
 pub(super) fn all(chat: &Chat) -> Vec<(String, Markup)> {
     let fixed = [("chat-head", head(chat)), ("chat-device", device(chat))];
     let mut parts: Vec<_> = fixed.into_iter().map(|(id, part)| (id.to_owned(), part)).collect();
-    for open in &chat.open {
+    if let Some(open) = &chat.open {
         parts.extend(open.turns.iter().map(|own| (format!("turn-{}", own.sequence_no), turn(chat, open, own))));
     }
     parts.push(("composer".to_owned(), composer(chat)));
@@ -56,7 +56,7 @@ fn head(chat: &Chat) -> Markup {
         header #chat-head {
             h1 #chat-title { (text::inline(chat.title())) }
             a.jump href="#chat-list" { "All conversations" }
-            @for open in chat.open.iter().filter(|open| open.own) {
+            @if let Some(open) = chat.open.as_ref().filter(|open| open.own) {
                 details.menu {
                     summary { "Rename or delete" }
                     form method="post" action="/chat/rename" data-act {
@@ -93,7 +93,7 @@ fn device(chat: &Chat) -> Markup {
             } @else if let Some(device) = last {
                 (chip(Tone::Quiet, "not connected"))
                 span { "Local tools: not connected. Device " (short(device.device_id.as_str())) " was last seen " (time(device.last_seen))
-                    @for reason in device.close_reason.iter().filter(|reason| !reason.is_empty()) { ", " (text::inline(reason)) }
+                    @if let Some(reason) = device.close_reason.as_ref().filter(|reason| !reason.is_empty()) { ", " (text::inline(reason)) }
                     ". Start it again with " code { "devmind-device" } "." }
             } @else {
                 (chip(Tone::Quiet, "no device"))
@@ -154,14 +154,14 @@ fn ending(chat: &Chat, open: &Open, turn: &TurnRow) -> Markup {
     html! {
         footer.ending {
             (chip(tone, words))
-            @for message in turn.error_message.iter().filter(|_| turn.status == "failed") { span { (text::inline(message)) } }
+            @if let Some(message) = turn.error_message.as_ref().filter(|_| turn.status == "failed") { span { (text::inline(message)) } }
             @if let Some(help) = help.filter(|_| turn.status == "failed" && turn.error_message.as_deref() != help) { span.hint { (help) } }
-            @for code in code.iter().filter(|_| turn.status == "failed") { code.hint { (code) } }
+            @if let Some(code) = code.filter(|_| turn.status == "failed") { code.hint { (code) } }
             @if open.own {
-                @for run in run.iter().filter(|_| matches!(turn.status.as_str(), "running" | "interrupted")) {
+                @if let Some(run) = run.filter(|_| matches!(turn.status.as_str(), "running" | "interrupted")) {
                     (button("/chat/stop", &[("run_id", run.run_id.as_str())], "danger", "Stop"))
                 }
-                @for run in run.iter().filter(|run| turn.status == "pending" && run.status == "queued") {
+                @if let Some(run) = run.filter(|run| turn.status == "pending" && run.status == "queued") {
                     (button("/chat/start", &[("run_id", run.run_id.as_str())], "", "Start now"))
                 }
                 @if turn.can_rerun && turn.status != "interrupted" {
@@ -172,7 +172,7 @@ fn ending(chat: &Chat, open: &Open, turn: &TurnRow) -> Markup {
                 }
                 @if turn.can_rerun { (edit(chat, turn)) }
             }
-            @for run in run {
+            @if let Some(run) = run {
                 a.trail href=(format!("/runs/{}", utf8_percent(run.run_id.as_str()))) { "What happened" span.visually-hidden { " in turn " (turn.sequence_no) } }
             }
         }
@@ -222,8 +222,8 @@ fn card(open: &Open, turn: &TurnRow, call: &TurnToolCall) -> Markup {
                 code.tool { (text::inline(&call.tool)) }
                 span.summary { (text::inline(&call.summary)) }
             }
-            @for code in code.iter().filter(|_| call.status != "succeeded") { p.hint { (code.help()) " " code { (code.as_str()) } } }
-            @for approval in approval { (ask(open, approval)) }
+            @if let Some(code) = code.filter(|_| call.status != "succeeded") { p.hint { (code.help()) " " code { (code.as_str()) } } }
+            @if let Some(approval) = approval { (ask(open, approval)) }
             details.more data-fetch=(format!("/chat/call?id={}", utf8_percent(id))) {
                 summary { "Details" span.visually-hidden { " of " (text::inline(&call.tool)) } }
                 div data-kept { a href=(format!("/chat/call?id={}", utf8_percent(id))) { "Arguments and result" } }
@@ -262,7 +262,7 @@ fn ask(open: &Open, approval: &PendingApproval) -> Markup {
             (text::code(&arguments, &whole))
             p.hint {
                 "Allows " code { (text::inline(&approval.tool)) } " once, with exactly these arguments, and nothing else."
-                @for at in approval.expires_at { " Without an answer by " (time(at)) " the model is told that nobody decided." }
+                @if let Some(at) = approval.expires_at { " Without an answer by " (time(at)) " the model is told that nobody decided." }
             }
             @if open.own {
                 div.buttons {
@@ -303,7 +303,7 @@ fn composer(chat: &Chat) -> Markup {
     html! {
         form #composer method="post" action="/chat/ask" data-act data-clears {
             (hidden(&[("key", &chat.key)]))
-            @for open in &chat.open { (hidden(&[("conversation_id", open.id.as_str())])) }
+            @if let Some(open) = &chat.open { (hidden(&[("conversation_id", open.id.as_str())])) }
             label.visually-hidden for="content" { "Your question" }
             textarea #content name="content" required maxlength=(MAX_CONTENT_CHARS) rows="2" dir="auto" placeholder="Ask something" data-kept {}
             div.composer-line {
