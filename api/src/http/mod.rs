@@ -1,7 +1,7 @@
 //! The HTTP routes and their description. Handlers validate, hand on, and answer; they hold no rules.
 
-mod access;
-mod agent;
+pub(crate) mod access;
+pub(crate) mod agent;
 mod agui;
 mod conversations;
 mod dev;
@@ -9,7 +9,7 @@ mod devices;
 mod extract;
 mod fields;
 mod health;
-mod ledger;
+pub(crate) mod ledger;
 mod metrics;
 mod openapi;
 mod proofs;
