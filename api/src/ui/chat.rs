@@ -23,7 +23,7 @@ async fn list(State(app): State<Arc<App>>, viewer: Viewer) -> PageResult {
         ul.rows {
             @for row in &rows {
                 li {
-                    a href=(format!("/conversations/{}", super::utf8_percent(row.id.as_str()))) { (text::inline(&row.title)) }
+                    a href=(super::audit::parts::history_link(row.id.as_str())) { (text::inline(&row.title)) }
                     " " @if let Some(name) = &row.latest_turn_status { (status(name)) } " " (time(row.updated_at))
                 }
             }
