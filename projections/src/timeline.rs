@@ -35,7 +35,8 @@ pub struct TimelineLine {
     /// How long that took which it ends (milliseconds); absent where it ends nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<i64>,
-    /// What ended with it: `wait`, `run`, `round`, `interrupt`, `call`, `sent`, `asked`, `result` or `connection`.
+    /// What ended with it: `wait`, `run`, `round`, `interrupt`, `call`, `sent`, `asked`, `result` or `connection`, and
+    /// of what, for example `call THREAD:CALL`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
     /// Who caused it, as `kind:id`.
@@ -128,7 +129,7 @@ impl Story {
             recorded_at: event.recorded_at,
             offset_ms: event.recorded_at.millis_since(first),
             duration_ms: begun.map(|begun| event.recorded_at.millis_since(begun)),
-            ended: ended.and_then(|span| span.split(' ').next().map(str::to_owned)),
+            ended,
             actor: event.metadata().map_or_else(|_| "?".to_owned(), |metadata| metadata.actor.to_string()),
             event_type: event.event_type.clone(),
             stream: event.stream.to_string(),

@@ -17,7 +17,7 @@ use devmind_ledger::EventFilter;
 use devmind_projections::{ConversationState, FieldChange, ToolCallRow, TurnRow, conversation_at, field_changes};
 use maud::{Markup, html};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -175,7 +175,9 @@ pub async fn changes(
         Ok(state.and_then(|state| serde_json::to_value(state).ok()))
     };
     let (before, after) = (state(from).await?, state(to).await?);
-    let found = field_changes(before.as_ref(), after.as_ref());
+    let mut found = field_changes(before.as_ref(), after.as_ref());
+    // A field that came without a value says nothing to a reader.
+    found.retain(|change| !(is_nothing(change.before.as_ref()) && is_nothing(change.after.as_ref())));
     let base = history_link(id.as_str());
     let content = html! {
         p.crumbs { a href=(base) { "The conversation" } }
@@ -209,6 +211,10 @@ fn table(found: &[FieldChange]) -> Markup {
             }
         }
     }
+}
+
+fn is_nothing(value: Option<&Value>) -> bool {
+    value.is_none_or(|value| value.is_null() || *value == json!([]) || *value == json!({}))
 }
 
 fn plain(value: &Value) -> String {

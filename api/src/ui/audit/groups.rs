@@ -34,6 +34,8 @@ impl Kind {
     pub fn of(line: &TimelineLine) -> Self {
         match (line.stream.split('/').next().unwrap_or_default(), line.event_type.as_str()) {
             ("tool_call", _) | (_, "ToolResultObserved") => Self::Call,
+            // The journal begins with the run.
+            ("thread", "ThreadStarted") => Self::Run,
             ("thread", _) => Self::Model,
             (_, "InterruptRaised" | "InterruptResolved" | "InterruptCancelled" | "InterruptExpired") => Self::Approval,
             ("conversation", _) => Self::Run,
@@ -90,7 +92,8 @@ pub fn groups(lines: &[TimelineLine]) -> Vec<Group<'_>> {
 }
 
 fn call_of(line: &TimelineLine) -> Option<&str> {
-    line.stream.strip_prefix("tool_call/")
+    let observed = || line.ended.as_deref()?.strip_prefix("call ");
+    line.stream.strip_prefix("tool_call/").or_else(observed)
 }
 
 #[cfg(test)]
@@ -125,6 +128,7 @@ mod tests {
             line(7, "tool_call/t:a", "ToolResultRecorded"),
             line(8, "conversation/c", "InterruptRaised"),
             line(9, "tool_call/t:b", "ToolResultRecorded"),
+            TimelineLine { ended: Some("call t:b".to_owned()), ..line(13, "thread/t", "ToolResultObserved") },
             line(10, "thread/t", "ModelRequested"),
             line(11, "thread/t", "ModelFailed"),
             line(12, "thread/t", "ModelRequested"),
@@ -137,7 +141,7 @@ mod tests {
             (Kind::Run, vec![1, 2]),
             (Kind::Model, vec![3, 4]),
             (Kind::Call, vec![5, 7]),
-            (Kind::Call, vec![6, 9]),
+            (Kind::Call, vec![6, 9, 13]),
             (Kind::Approval, vec![8]),
             (Kind::Model, vec![10, 11]),
             (Kind::Model, vec![12]),

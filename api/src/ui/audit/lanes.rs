@@ -76,7 +76,7 @@ const LANES: [&str; 4] = ["Waiting to start", "Model", "Tools", "People"];
 
 /// The lane that a line's span belongs to; spans that contain others have none.
 fn lane(line: &TimelineLine) -> Option<usize> {
-    match line.ended.as_deref()? {
+    match line.ended.as_deref()?.split(' ').next()? {
         "wait" => Some(0),
         "round" => Some(1),
         // Until the device had it in its journal is within the span until the result.

@@ -59,7 +59,7 @@ impl Travel<'_> {
             }
             form.travel method="get" action=(now.split('?').next().unwrap_or(now)) aria-label="Time travel" {
                 @for (name, value) in self.keep { input type="hidden" name=(name) value=(value); }
-                (step("first", "⏮", "The first event", link(stops.first().copied().filter(|first| *first != position || !past))))
+                (step("first", "First", "First", link(stops.first().copied().filter(|first| *first != position || !past))))
                 (step("back", "◀", "One event back", link(before)))
                 label for="at" { "As of event or time" }
                 input #at name="at" value=(position) inputmode="numeric" maxlength="40" required;
