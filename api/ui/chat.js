@@ -152,7 +152,7 @@ async function send(form) {
       remember(field);
     }
     form.closest("details")?.removeAttribute("open");
-    if (came.place !== location.pathname) location.assign(came.place);
+    if (new URL(came.place, location.href).pathname !== location.pathname) location.assign(came.place);
   } catch {
     say("problem", "The server cannot be reached. Nothing is lost: send it again when the connection is back.");
   } finally {

@@ -8,12 +8,16 @@ export function announce(text) {
   requestAnimationFrame(() => { place.textContent = text; });
 }
 
+const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23" });
+
 /** Improves markup that came with the page or later: its moments and its copy buttons. */
 export function improve(root) {
-  const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
   for (const time of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
-    if (!Number.isNaN(moment.getTime())) time.textContent = format.format(moment);
+    if (Number.isNaN(moment.getTime())) continue;
+    time.textContent = (time.classList.contains("clock") ? clock : day).format(moment);
+    time.title = time.dateTime;
   }
   for (const button of root.querySelectorAll("button[data-copy]")) button.hidden = !navigator.clipboard;
 }

@@ -72,7 +72,8 @@ function show(question, waiting) {
   );
   document.title = "Question — DevMind";
   tick();
-  if (!at("question").open) at("question").showModal();
+  // Not modal: whoever would rather stop the run reaches its button in the frame.
+  at("question").show();
   at("deny").focus();
 }
 
@@ -90,11 +91,6 @@ async function answer(allow) {
 
 at("deny").addEventListener("click", () => answer(false));
 at("allow").addEventListener("click", () => answer(true));
-// Only an answer closes a question, or its end.
-at("question").addEventListener("cancel", (event) => event.preventDefault());
-at("question").addEventListener("close", () => {
-  if (shown) at("question").showModal();
-});
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && shown) {
     event.preventDefault();

@@ -19,6 +19,7 @@ pub mod ids;
 pub mod json;
 pub mod limits;
 pub mod node;
+pub mod nul;
 pub mod projection;
 pub mod proof;
 pub mod protocol;

@@ -2,6 +2,7 @@
 //! statement, read rows, work in a transaction. SQL is written once, in what both understand.
 
 use crate::change::{Change, Value};
+use devmind_domain::nul::without_nul;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
@@ -134,7 +135,7 @@ fn wrap<R>(rows: Vec<R>, as_row: fn(R) -> Row) -> Vec<Row> {
 fn sqlite<'q>(sql: &'q str, values: &'q [Value]) -> Query<'q, Sqlite, SqliteArguments<'q>> {
     values.iter().fold(sqlx::query(sql), |query, value| match value {
         Value::Int(value) => query.bind(*value),
-        Value::Text(value) => query.bind(value.as_deref()),
+        Value::Text(value) => query.bind(value.as_deref().map(without_nul)),
         Value::Bool(value) => query.bind(*value),
     })
 }
@@ -142,7 +143,7 @@ fn sqlite<'q>(sql: &'q str, values: &'q [Value]) -> Query<'q, Sqlite, SqliteArgu
 fn postgres<'q>(sql: &'q str, values: &'q [Value]) -> Query<'q, Postgres, PgArguments> {
     values.iter().fold(sqlx::query(sql), |query, value| match value {
         Value::Int(value) => query.bind(*value),
-        Value::Text(value) => query.bind(value.as_deref()),
+        Value::Text(value) => query.bind(value.as_deref().map(without_nul)),
         Value::Bool(value) => query.bind(*value),
     })
 }

@@ -13,7 +13,7 @@ let window;
 
 before(async () => {
   browser = await launch();
-  server = await Server.start();
+  server = await Server.start({ env: { USER: "ann" } });
   device = await Device.start(server, { files: workspace({ "a.txt": "one", "b.txt": "two" }) });
   // The server's pages have a name of their own below `localhost`.
   window = await open(browser, device.link, { hosts: /^[0-9a-f]{32}\.localhost:\d+$/ });
@@ -86,6 +86,81 @@ test("a question that is no longer asked goes away by itself", async () => {
   await window.page.getByRole("dialog").waitFor({ state: "hidden" });
   // The wait of the server ended; what really became of it is the device's to say.
   assert.equal((await settled(run)).status, "cancelled");
+});
+
+/** Asks in the frame of the device's page. */
+async function askInFrame(question) {
+  const frame = window.page.frameLocator("#pages");
+  await frame.getByRole("link", { name: "New conversation" }).click();
+  await frame.locator(".empty").filter({ hasText: "What would you like to know?" }).waitFor();
+  await frame.getByLabel("Your question").fill(question);
+  await frame.getByRole("button", { name: "Send" }).click();
+  return frame;
+}
+
+const question = (file) => window.page.getByRole("dialog").getByRole("definition").filter({ hasText: file }).first();
+
+test("one window has it all: the chat under the question, with the call's phase as it changes", async () => {
+  await window.page.getByText("Local tools: connected as ann").waitFor();
+  await window.page.getByText(`workspace ${device.files}`).waitFor();
+  const frame = await askInFrame("list the files of my workspace root, then read README.md");
+  const card = (tool) => frame.locator(".call").filter({ hasText: tool });
+  await card("workspace.list_files").getByText("done").waitFor();
+  await card("workspace.read_file").getByText("waiting for your confirmation at the device").waitFor();
+  await question("README.md").waitFor();
+  await picture(window.page, "device-window");
+  await window.page.getByRole("button", { name: "Allow once", disabled: false }).click();
+  await card("workspace.read_file").getByText("done").waitFor();
+  await frame.locator(".ending").getByText("answered").waitFor();
+  await frame.getByText("Hello from the workspace.").first().waitFor();
+  assert.deepEqual(await seriousFaults(window.page), []);
+});
+
+test("Stop in the chat closes the question that is open", async () => {
+  const frame = await askInFrame("read a.txt");
+  await question("a.txt").waitFor();
+  await frame.getByRole("button", { name: "Stop" }).click();
+  await window.page.getByRole("dialog").waitFor({ state: "hidden" });
+  await frame.locator(".ending").getByText("stopped").waitFor();
+  await frame.locator(".call").getByText("taken back, did not run").waitFor();
+});
+
+test("a call whose server was killed is unknown, and reconciled when the device reports it", async () => {
+  const frame = await askInFrame("read b.txt");
+  await question("b.txt").waitFor();
+  await server.kill();
+  await window.page.getByText("the server cannot be reached").waitFor();
+  await server.again();
+  await frame.locator(".call").getByText("outcome unknown").waitFor();
+  await frame.locator(".ending").getByText("failed").waitFor();
+  await window.page.getByRole("button", { name: "Allow once", disabled: false }).click();
+  await frame.locator(".call").getByText("done, reconciled later").waitFor();
+});
+
+test("the pages in the frame reach neither the key nor the buttons of the question", async () => {
+  const inner = window.page.frames().find((frame) => frame.url().includes(".localhost:"));
+  const tried = await inner.evaluate(() => {
+    const outcome = (attempt) => {
+      try {
+        attempt();
+        return "reached";
+      } catch (error) {
+        return error.name;
+      }
+    };
+    return [
+      outcome(() => parent.document.body),
+      outcome(() => parent.sessionStorage),
+      outcome(() => { top.location = "about:blank"; }),
+    ];
+  });
+  assert.deepEqual(tried, ["SecurityError", "SecurityError", "SecurityError"]);
+  const origin = new URL(device.link).origin;
+  const answer = await inner.evaluate((url) => fetch(`${url}/api/questions`).then((reply) => reply.status, (error) => error.name), origin);
+  assert.equal(answer, "TypeError", "the policy of the pages lets them ask their own origin alone");
+  // The refused request is an error of the console, as it must be; so is the refused navigation.
+  const expected = window.wrong.splice(0).filter((told) => !/Content Security Policy|Refused to connect|Unsafe attempt to initiate navigation/.test(told));
+  assert.deepEqual(expected, []);
 });
 
 test("the page fits a narrow and a wide window", async () => {

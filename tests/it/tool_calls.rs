@@ -157,3 +157,30 @@ async fn inv_b14_without_a_device_an_offline_one_or_one_that_does_not_offer_the_
     refused_before_dispatch(&server, read().on(&device.device_id), "DEVICE_OFFLINE").await;
     server.finish().await;
 }
+
+#[tokio::test]
+async fn a_nul_character_in_what_is_asked_called_and_answered_is_served_like_any_other() {
+    let endpoint = ModelEndpoint::start([
+        Reply::stream().text("a\0b").call(0, "c1", "add", "{\"a\": 1, \"b\": \"\\u0000\"}").calls(),
+        Reply::say("done\0"),
+    ])
+    .await;
+    let server = TestServer::with_model(&endpoint).await;
+    let ann = server.client("ann");
+    let (asked, events) = ann.converse(&Question::new("is \0 a word?")).await;
+    agui::assert_success(&events);
+    assert_eq!(agui::spoken(&events), "a\0bdone\0", "the stream carries what was said");
+    assert_eq!(ann.turn(&asked).await["answer"], "done\u{fffd}");
+    let call = ann.tool_call(&asked).await;
+    assert_eq!(call["status"], "rejected");
+    let id = call["tool_call_id"].as_str().expect("an id");
+    let about_it = ann.get(&format!("/api/ledger/events?tool_call_id={id}")).await.ok();
+    let kinds: Vec<_> =
+        about_it["events"].as_array().expect("events").iter().map(|e| e["event_type"].clone()).collect();
+    assert_eq!(kinds, ["ModelResponded", "ToolCallRequested", "ToolCallDecided", "ToolResultObserved"]);
+    for path in ["/api/conversations/a%00b/turns", "/api/ledger/events?run_id=a%00b", "/api/ledger/events?actor=%00"] {
+        let status = ann.get(path).await.status;
+        assert!(status < 500, "{path} was answered with {status}");
+    }
+    server.finish().await;
+}

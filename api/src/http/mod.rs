@@ -9,7 +9,7 @@ mod devices;
 mod extract;
 mod fields;
 mod health;
-mod ledger;
+pub(crate) mod ledger;
 mod metrics;
 mod openapi;
 mod proofs;

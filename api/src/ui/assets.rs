@@ -16,7 +16,7 @@ macro_rules! assets {
     };
 }
 
-assets!["tokens.css", "page.css", "page.js", "chat.css", "chat.js", "icon.svg"];
+assets!["tokens.css", "page.css", "page.js", "chat.css", "chat.js", "icon.svg", "audit.css", "audit.js"];
 
 /// Characters of the hash in an address.
 const VERSION_CHARS: usize = 16;

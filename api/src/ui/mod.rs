@@ -4,15 +4,19 @@
 //! shown, `session` how a browser is somebody, `assets` the styles and scripts. Audit pages work without
 //! scripts; what a script adds is convenience.
 
+mod approvals;
 mod assets;
+mod audit;
 mod chat;
 pub mod components;
 pub mod error;
 pub mod layout;
+mod operations;
 mod session;
 mod shortcuts;
 pub mod text;
 
+pub use audit::Verification;
 pub use error::PageResult;
 pub use session::{Viewer, utf8_percent};
 
@@ -37,6 +41,9 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; scr
 pub fn router(app: &Arc<App>) -> Router<Arc<App>> {
     Router::new()
         .merge(chat::routes())
+        .merge(approvals::routes())
+        .merge(audit::routes())
+        .merge(operations::routes())
         .merge(session::routes())
         .merge(shortcuts::routes())
         .route_layer(middleware::from_fn_with_state(app.clone(), refuse))

@@ -12,7 +12,13 @@ pub const BLOCK_CHARS: usize = 20_000;
 
 /// A short text in the line it stands in: isolated, one line, cut.
 pub fn inline(text: &str) -> Markup {
-    cut_to(text, LINE_CHARS, Breaks::Shown)
+    cut(text, LINE_CHARS)
+}
+
+/// The same with another limit.
+pub fn cut(text: &str, limit: usize) -> Markup {
+    let more = text.chars().nth(limit).is_some();
+    html! { bdi { (marked(text, limit, Breaks::Shown)) @if more { "…" } } }
 }
 
 /// A long text that keeps its lines. `whole` is where all of it can be read.
@@ -26,10 +32,15 @@ pub fn block(text: &str, whole: &str) -> Markup {
 
 /// Code or data that keeps its lines, left to right.
 pub fn code(text: &str, whole: &str) -> Markup {
+    code_of(text, BLOCK_CHARS, whole)
+}
+
+/// The same with another limit.
+pub fn code_of(text: &str, limit: usize, whole: &str) -> Markup {
     let all = text.chars().count();
     html! {
-        pre.code dir="ltr" tabindex="0" { code { (marked(text, BLOCK_CHARS, Breaks::Kept)) } }
-        @if all > BLOCK_CHARS { p.cut { "Cut after " (BLOCK_CHARS) " of " (all) " characters. " a href=(whole) { "Read all of it" } } }
+        pre.code dir="ltr" tabindex="0" { code { (marked(text, limit, Breaks::Kept)) } }
+        @if all > limit { p.cut { "Cut after " (limit) " of " (all) " characters. " a href=(whole) { "Read all of it" } } }
     }
 }
 
@@ -37,11 +48,6 @@ pub fn code(text: &str, whole: &str) -> Markup {
 enum Breaks {
     Kept,
     Shown,
-}
-
-fn cut_to(text: &str, limit: usize, breaks: Breaks) -> Markup {
-    let more = text.chars().nth(limit).is_some();
-    html! { bdi { (marked(text, limit, breaks)) @if more { "…" } } }
 }
 
 /// The first characters; what would not be seen is written as its code point, in a mark of its own.

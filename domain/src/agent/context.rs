@@ -5,6 +5,7 @@
 
 use super::prompt::Message;
 use crate::limits::CONTEXT_TURNS;
+use crate::nul::without_nul;
 
 /// How an earlier turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,15 +42,15 @@ pub fn assemble(history: &[HistoryTurn], question: &str) -> Vec<Message> {
     let recent = &history[history.len().saturating_sub(CONTEXT_TURNS)..];
     let mut messages = vec![Message::System { content: SYSTEM_PROMPT.to_owned() }];
     for turn in recent {
-        messages.push(Message::User { content: turn.question.clone() });
+        messages.push(Message::User { content: without_nul(&turn.question).into_owned() });
         let content = match (turn.end, turn.answer.as_deref().filter(|answer| !answer.is_empty())) {
             (TurnEnd::Completed, Some(answer)) => answer.to_owned(),
             (TurnEnd::Cancelled | TurnEnd::Failed, Some(answer)) => format!("{answer}\n\n{CUT_OFF}"),
             (TurnEnd::Completed | TurnEnd::Cancelled | TurnEnd::Failed, None) => NO_ANSWER.to_owned(),
         };
-        messages.push(Message::Assistant { content, tool_calls: Vec::new() });
+        messages.push(Message::Assistant { content: without_nul(&content).into_owned(), tool_calls: Vec::new() });
     }
-    messages.push(Message::User { content: question.to_owned() });
+    messages.push(Message::User { content: without_nul(question).into_owned() });
     messages
 }
 

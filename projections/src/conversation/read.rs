@@ -16,6 +16,9 @@ pub const MAX_LISTED_TURNS: u32 = 500;
 /// Runs of one server process in one answer, at most: the oldest.
 pub const MAX_LISTED_RUNS: u32 = 1_000;
 
+/// Open approvals in one answer, at most: those that were asked first.
+pub const MAX_LISTED_APPROVALS: u32 = 200;
+
 /// The columns of a [`RunRow`].
 const RUN: &str = "SELECT r.run_id, r.conversation_id, r.turn_id, t.sequence_no, c.user_id, r.graph_thread_id, r.kind, \
      r.status, r.parent_run_id, r.device_id, r.user_message_id, m.content, c.title, r.node_id, r.epoch FROM runs r \
@@ -186,6 +189,20 @@ impl Views {
         Ok(found.iter().map(|row| Columns(row).text("conversation_id")).collect::<Result<_, _>>()?)
     }
 
+    /// The open approvals of a person, or of everybody, those that were asked first, at most
+    /// [`MAX_LISTED_APPROVALS`].
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn open_approvals(&self, of: Option<&UserId>) -> Result<Vec<InboxRow>, ViewError> {
+        let sql = "SELECT i.*, c.title, c.user_id FROM interrupts i \
+             JOIN conversations c ON c.conversation_id = i.conversation_id \
+             WHERE i.status = 'open' AND c.deleted = FALSE AND c.user_id = COALESCE($1, c.user_id) \
+             ORDER BY i.raised_position, i.interrupt_id LIMIT $2";
+        let rows = self.read_pool().rows(sql, &values![of.map(UserId::as_str), MAX_LISTED_APPROVALS]).await?;
+        Ok(rows.iter().map(|row| inbox_row(&Columns(row))).collect::<Result<_, _>>()?)
+    }
+
     /// A run with what is needed to execute it.
     ///
     /// # Errors
@@ -260,6 +277,20 @@ fn approval(row: &Columns<'_>) -> Result<PendingApproval, sqlx::Error> {
         arguments: row.json("arguments")?,
         message: row.text("message")?,
         expires_at: row.maybe_moment("expires_at")?,
+    })
+}
+
+fn inbox_row(row: &Columns<'_>) -> Result<InboxRow, sqlx::Error> {
+    Ok(InboxRow {
+        approval: approval(row)?,
+        arguments_hash: row.text("arguments_hash")?,
+        raised_at: row.moment("raised_at")?,
+        raised_position: row.count("raised_position")?,
+        tool_call_id: row.text("tool_call_id")?,
+        run_id: row.text("run_id")?,
+        conversation_id: row.text("conversation_id")?,
+        title: row.text("title")?,
+        user_id: row.text("user_id")?,
     })
 }
 

@@ -72,6 +72,29 @@ pub struct PendingApproval {
     pub expires_at: Option<Timestamp>,
 }
 
+/// An open interrupt, with where it belongs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InboxRow {
+    /// What is asked.
+    pub approval: PendingApproval,
+    /// SHA-256 of tool, version and arguments: the answer counts for these alone.
+    pub arguments_hash: String,
+    /// When it was asked.
+    pub raised_at: Timestamp,
+    /// The event that asked it.
+    pub raised_position: u64,
+    /// The call it would let go.
+    pub tool_call_id: ToolCallId,
+    /// The run that waits.
+    pub run_id: RunId,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// Its title.
+    pub title: String,
+    /// Whose it is.
+    pub user_id: UserId,
+}
+
 /// A tool call as a turn shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

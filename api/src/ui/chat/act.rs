@@ -13,9 +13,9 @@ use crate::runs::prepare::{Prepared, Question, prepare_rerun, prepare_resume, pr
 use crate::runs::start as start_run;
 use crate::runs::stop::stop as stop_run;
 use crate::state::App;
+use crate::ui::audit::parts::chat_link;
 use crate::ui::error::PageError;
 use crate::ui::session::to;
-use crate::ui::utf8_percent;
 use axum::Json;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, State};
@@ -63,7 +63,7 @@ fn done(headers: &HeaderMap, came: ApiResult<String>) -> Response {
 }
 
 fn place(id: &ConversationId) -> String {
-    format!("/conversations/{}", utf8_percent(id.as_str()))
+    chat_link(id.as_str())
 }
 
 /// Browsers send the lines of a form with CR LF.
@@ -258,7 +258,7 @@ async fn room(app: &App, user: &UserId, own: Option<&ConversationId>) -> ApiResu
 }
 
 /// Starts what was prepared, unless other approvals of the turn still wait.
-async fn go_on(app: &Arc<App>, prepared: &Prepared) -> ApiResult<String> {
+pub(in crate::ui) async fn go_on(app: &Arc<App>, prepared: &Prepared) -> ApiResult<String> {
     if let Some(run_id) = &prepared.run_id {
         app.caught_up(&["conversation"]).await?;
         if let Some(run) = app.views.find_run(run_id).await? {

@@ -11,6 +11,9 @@ mod markdown;
 mod parts;
 mod view;
 
+pub(super) use act::go_on;
+
+use super::audit::parts::chat_link;
 use super::components::{facts, status, time};
 use super::layout::{Page, Section};
 use super::session::Viewer;
@@ -100,7 +103,7 @@ async fn call(State(app): State<Arc<App>>, viewer: Viewer, Query(which): Query<W
         rows.push(("Settled", time(at)));
     }
     let content = html! {
-        p { a href=(format!("/conversations/{}", super::utf8_percent(call.conversation_id.as_str()))) { "Back to the conversation" } }
+        p { a href=(chat_link(call.conversation_id.as_str())) { "Back to the conversation" } }
         h1 { "Tool call " code { (call.tool) } }
         div #call-details {
             (facts(&rows))

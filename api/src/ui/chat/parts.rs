@@ -2,6 +2,7 @@
 
 use super::markdown;
 use super::view::{Chat, MAX_RUNNING, Open};
+use crate::ui::audit::parts::{chat_link, history_link, run_link};
 use crate::ui::components::{Tone, chip, time};
 use crate::ui::{text, utf8_percent};
 use devmind_domain::ErrorCode;
@@ -56,6 +57,7 @@ fn head(chat: &Chat) -> Markup {
         header #chat-head {
             h1 #chat-title { (text::inline(chat.title())) }
             a.jump href="#chat-list" { "All conversations" }
+            @if let Some(open) = &chat.open { a.past href=(history_link(open.id.as_str())) { "History" } }
             @if let Some(open) = chat.open.as_ref().filter(|open| open.own) {
                 details.menu {
                     summary { "Rename or delete" }
@@ -173,7 +175,7 @@ fn ending(chat: &Chat, open: &Open, turn: &TurnRow) -> Markup {
                 @if turn.can_rerun { (edit(chat, turn)) }
             }
             @if let Some(run) = run {
-                a.trail href=(format!("/runs/{}", utf8_percent(run.run_id.as_str()))) { "What happened" span.visually-hidden { " in turn " (turn.sequence_no) } }
+                a.trail href=(run_link(run.run_id.as_str())) { "What happened" span.visually-hidden { " in turn " (turn.sequence_no) } }
             }
         }
     }
@@ -341,7 +343,7 @@ fn list(chat: &Chat) -> Markup {
             ul {
                 @for row in &chat.conversations {
                     li {
-                        a href=(format!("/conversations/{}", utf8_percent(row.id.as_str()))) aria-current=[(here == Some(&row.id)).then_some("page")] {
+                        a href=(chat_link(row.id.as_str())) aria-current=[(here == Some(&row.id)).then_some("page")] {
                             span.title { (text::inline(&row.title)) }
                             @match row.latest_turn_status.as_deref() {
                                 Some("running") => { (chip(Tone::Busy, "running")) }

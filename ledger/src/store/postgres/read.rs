@@ -238,10 +238,10 @@ fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_
         sql.push_bind(id.as_str());
         sql.push(" UNION ALL SELECT position FROM ledger.events WHERE aggregate_type = 'thread' AND aggregate_id = ");
         sql.push_bind(thread);
-        sql.push(" AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(payload::json ->> 'tool_call_id', payload::json #>> '{redacted,kept,tool_call_id}') = ");
+        sql.push(" AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(ledger.readable(payload) ->> 'tool_call_id', ledger.readable(payload) #>> '{redacted,kept,tool_call_id}') = ");
         sql.push_bind(id.as_str());
         sql.push(
-            " WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_array_elements(coalesce(payload::json -> 'tool_calls', payload::json #> '{redacted,kept,tool_calls}')) \
+            " WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_array_elements(coalesce(ledger.readable(payload) -> 'tool_calls', ledger.readable(payload) #> '{redacted,kept,tool_calls}')) \
              AS call WHERE call ->> 'id' = ",
         );
         sql.push_bind(model_call_id).push(") ELSE FALSE END)");
