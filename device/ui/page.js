@@ -72,7 +72,7 @@ function show(question, waiting) {
   );
   document.title = "Question — DevMind";
   tick();
-  // Not modal: whoever would rather stop the run reaches its button in the frame.
+  // Above the frame and not modal: whoever would rather stop the run reaches its button there.
   at("question").show();
   at("deny").focus();
 }
