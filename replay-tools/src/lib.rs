@@ -20,7 +20,9 @@ mod rebuild;
 mod reconcile;
 mod redact;
 pub mod replay;
+mod schema;
 mod show;
+mod stats;
 mod store;
 mod timeline;
 mod verify;
@@ -28,7 +30,7 @@ mod verify;
 pub use cli::Cli;
 
 use clap::CommandFactory;
-use cli::{Command, ProjectionCommand};
+use cli::{Command, ProjectionCommand, SchemaCommand};
 use failure::{Failure, report};
 use output::Output;
 use std::process::ExitCode;
@@ -87,6 +89,8 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Attest(args) => attest::run(&data, args, &mut output).await,
             Command::Redact(args) => redact::run(&data, args, &mut output).await,
             Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
+            Command::Stats(args) => stats::run(&data, args, &mut output).await,
+            Command::Schema(SchemaCommand::Check) => schema::check(&data, &mut output).await,
             Command::Status => projection::status(&data, &mut output).await,
             Command::Projection(ProjectionCommand::Resume(args)) => projection::resume(&data, &args, &mut output).await,
             Command::Projection(ProjectionCommand::Skip(args)) => projection::skip(&data, &args, &mut output).await,
