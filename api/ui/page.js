@@ -19,7 +19,7 @@ export function improve(root) {
     time.textContent = (time.classList.contains("clock") ? clock : day).format(moment);
     time.title = time.dateTime;
   }
-  for (const button of root.querySelectorAll("button[data-copy]")) button.hidden = !navigator.clipboard;
+  for (const button of root.querySelectorAll("button.copy")) button.hidden = !navigator.clipboard;
 }
 
 /** Whether a key is meant for what is being written in. */
@@ -27,18 +27,23 @@ export const writing = (event) =>
   event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, [contenteditable]");
 
 document.addEventListener("click", async (event) => {
-  const button = event.target.closest("button[data-copy]");
+  const button = event.target.closest("button.copy");
   if (!button) return;
   try {
-    await navigator.clipboard.writeText(button.dataset.copy);
+    await navigator.clipboard.writeText(await whatToCopy(button.dataset));
     announce("Copied");
-    const label = button.textContent;
-    button.textContent = "Copied";
-    setTimeout(() => { button.textContent = label; }, 1200);
+    button.classList.add("copied");
+    setTimeout(() => button.classList.remove("copied"), 1200);
   } catch {
     announce("The browser did not allow copying");
   }
 });
+
+async function whatToCopy({ copy, copyOf, copyFrom }) {
+  if (copyOf) return document.getElementById(copyOf).textContent;
+  if (copyFrom) return (await fetch(copyFrom)).text();
+  return copy;
+}
 
 const places = { c: "/", a: "/approvals", l: "/log", b: "/bundles", o: "/operations" };
 let before = "";

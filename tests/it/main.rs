@@ -38,6 +38,7 @@ mod model_secrets;
 mod openapi;
 mod openapi_fuzz;
 mod operator;
+mod pages;
 mod poison;
 mod proofs;
 mod replay_stream;

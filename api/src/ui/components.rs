@@ -96,6 +96,16 @@ pub fn copy(label: &str, text: &str) -> Markup {
     html! { button.copy type="button" data-copy=(text) hidden { (label) } }
 }
 
+/// A button that copies what an element shows.
+pub fn copy_of(label: &str, element: &str) -> Markup {
+    html! { button.copy type="button" data-copy-of=(element) hidden { (label) } }
+}
+
+/// A button that copies what an address of this server answers.
+pub fn copy_from(label: &str, address: &str) -> Markup {
+    html! { button.copy type="button" data-copy-from=(address) hidden { (label) } }
+}
+
 /// An id: whole for copying and screen readers, its end for the eye.
 pub fn id(text: &str) -> Markup {
     html! { code.id title=(text) { bdi { (text) } } }

@@ -2,6 +2,7 @@
 
 use super::assets;
 use super::session::Viewer;
+use super::text;
 use devmind_domain::event::Role;
 use maud::{DOCTYPE, Markup, html};
 
@@ -87,7 +88,7 @@ impl<'a> Page<'a> {
                     meta charset="utf-8";
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     meta name="color-scheme" content="light dark";
-                    title { (self.title) " · DevMind Ledger" }
+                    title { (text::plain(self.title)) " · DevMind Ledger" }
                     link rel="icon" type="image/svg+xml" href=(assets::url("icon.svg"));
                     @for name in ["tokens.css", "page.css"].iter().chain(&self.styles) {
                         link rel="stylesheet" href=(assets::url(name));

@@ -12,7 +12,10 @@ pub(super) fn routes() -> Router<Arc<App>> {
     Router::new().route("/shortcuts", get(show))
 }
 
-const SHORTCUTS: [(&str, &[(&[&str], &str)]); 3] = [
+/// Keys, one after the other, and what they do.
+type Shortcut = (&'static [&'static str], &'static str);
+
+const SHORTCUTS: [(&str, &[Shortcut]); 3] = [
     (
         "Anywhere",
         &[

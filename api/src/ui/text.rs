@@ -21,6 +21,11 @@ pub fn cut(text: &str, limit: usize) -> Markup {
     html! { bdi { (marked(text, limit, Breaks::Shown)) @if more { "…" } } }
 }
 
+/// A text where no markup can be, such as a window's title: what would not be seen is the replacement character.
+pub fn plain(text: &str) -> String {
+    text.chars().take(LINE_CHARS).map(|c| if is_invisible(c) { '\u{fffd}' } else { c }).collect()
+}
+
 /// A long text that keeps its lines. `whole` is where all of it can be read.
 pub fn block(text: &str, whole: &str) -> Markup {
     let all = text.chars().count();

@@ -1,7 +1,7 @@
 //! What audit pages share: a line of the log, the bar and the banner of time travel, ways to take something along.
 
 use crate::identity::Caller;
-use crate::ui::components::copy;
+use crate::ui::components::{copy, copy_from};
 use crate::ui::{text, utf8_percent};
 use devmind_projections::TimelineLine;
 use maud::{Markup, html};
@@ -94,7 +94,7 @@ pub fn take_along(caller: &Caller, host: &str, json: &str, command: &str) -> Mar
     html! {
         details.along {
             summary { "For programs" }
-            p { a href=(json) { "The same as JSON" } }
+            p { a href=(json) { "The same as JSON" } " " (copy_from("Copy", json)) }
             (one("With curl", &curl))
             (one("On the server", command))
         }

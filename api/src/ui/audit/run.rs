@@ -7,13 +7,14 @@ use crate::error::{ApiError, ApiResult};
 use crate::http::ledger::{may_read, position_of};
 use crate::identity::Caller;
 use crate::state::App;
-use crate::ui::components::{copy, duration, facts, status, time};
+use crate::ui::components::{copy, copy_of, duration, facts, status, time};
 use crate::ui::error::PageResult;
 use crate::ui::layout::{Page, Section};
 use crate::ui::{Viewer, text, utf8_percent};
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
+use devmind_device::text::is_invisible;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::RunId;
 use devmind_projections::{RunRow, TimelineLine, ToolCallQuery, ToolCallRow, conversation_at, timeline_of_run};
@@ -82,7 +83,7 @@ pub async fn show(
     let read = read(&app, &viewer.caller, &run_id, query.at.as_deref()).await?;
     let calls = calls(&app, &read).await?;
     let base = run_link(run_id.as_str());
-    let at = read.past.then(|| format!("at={}&", read.position)).unwrap_or_default();
+    let at = if read.past { format!("at={}&", read.position) } else { String::new() };
     let view = if matches!(query.view.as_str(), "events" | "json") { query.view.as_str() } else { "groups" };
     let travel = Travel {
         path: &format!("{base}?view={view}&"),
@@ -227,8 +228,19 @@ fn one_group(group: &Group<'_>, calls: &HashMap<String, ToolCallRow>, base: &str
 
 fn json_view(lines: &[&TimelineLine], base: &str, at: &str) -> Markup {
     let whole = format!("{base}/timeline.json?{}", at.trim_end_matches('&'));
+    // Escaped as JSON does it, what would not be seen is seen, and can be copied as it stands.
     let text = serde_json::to_string_pretty(lines).unwrap_or_default();
-    html! { div.buttons { (copy("Copy this page", &text)) a href=(whole) { "All of it, as a file" } } (text::code_of(&text, text.len(), &whole)) }
+    let escaped: String =
+        text.chars().map(|c| if c != '\n' && is_invisible(c) { json_escape(c) } else { c.to_string() }).collect();
+    html! {
+        div.buttons { (copy_of("Copy this page", "json")) a href=(whole) { "All of it, as a file" } }
+        div #json { (text::code_of(&escaped, escaped.len(), &whole)) }
+    }
+}
+
+/// A character as JSON may write it (RFC 8259, section 7).
+fn json_escape(character: char) -> String {
+    character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
 }
 
 fn paging(base: &str, view: &str, at: &str, page: usize, pages: usize) -> Markup {
