@@ -13,6 +13,7 @@ mod bad_requests;
 mod bad_start;
 mod browser;
 mod channel_cases;
+mod chat_pages;
 mod concurrency;
 mod context;
 mod crash;
