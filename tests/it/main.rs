@@ -39,6 +39,7 @@ mod model_secrets;
 mod openapi;
 mod openapi_fuzz;
 mod operator;
+mod otlp;
 mod pages;
 mod poison;
 mod proofs;
