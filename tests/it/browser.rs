@@ -33,3 +33,8 @@ async fn passes(file: &str) {
 async fn the_question_at_the_device_holds_its_promises_in_a_browser() {
     passes("device.test.mjs").await;
 }
+
+#[tokio::test]
+async fn the_audit_pages_hold_their_promises_in_a_browser() {
+    passes("audit.test.mjs").await;
+}
