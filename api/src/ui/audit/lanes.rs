@@ -139,7 +139,7 @@ fn one(name: &str, index: usize, bars: &[Bar], axis: &Axis, link: &impl Fn(u64) 
     html! {
         div.lane {
             p.lane-name { (name) " " span.quiet { (bars.len()) "×, " (duration(sum)) } }
-            svg viewBox=(format!("0 0 {WIDTH} {height}")) height=(height) preserveAspectRatio="none" role="img"
+            svg viewBox=(format!("0 0 {WIDTH} {height}")) height=(height) preserveAspectRatio="none" role="group"
                 aria-label=(format!("{name}: {} spans, {} together", bars.len(), duration(sum))) {
                 @for (from, to) in &axis.folds {
                     @let (x, end) = (axis.place(*from), axis.place(*to));
@@ -148,7 +148,7 @@ fn one(name: &str, index: usize, bars: &[Bar], axis: &Axis, link: &impl Fn(u64) 
                 @for (row, bar) in placed {
                     @let x = axis.place(bar.from_ms);
                     @let width = (axis.place(bar.to_ms) - x).max(WIDTH / 300);
-                    a href=(link(bar.position)) tabindex="-1" {
+                    a href=(link(bar.position)) tabindex="-1" aria-label=(format!("Event {}: {}", bar.position, duration(bar.to_ms - bar.from_ms))) {
                         rect.(format!("bar lane-{index}")) x=(x.min(WIDTH - width)) y=(row * ROW + 2) width=(width) height=(ROW - 4) {
                             title { "Event " (bar.position) ": " (duration(bar.to_ms - bar.from_ms)) }
                         }
