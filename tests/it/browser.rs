@@ -20,7 +20,11 @@ async fn passes(file: &str) {
     let programs = program("devmind").parent().expect("a folder").to_owned();
     let pictures = programs.parent().expect("target").join("screenshots");
     let mut tests = Command::new("node");
-    tests.args(["--test", "--test-force-exit", "--test-reporter=tap", file]).current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);
+    tests
+        .args(["--test", "--test-force-exit", "--test-reporter=tap", file])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
     tests.env("DEVMIND_PROGRAMS", programs).env("DEVMIND_SCREENSHOTS", pictures);
     let output = tokio::time::timeout(FILE_WITHIN, tests.output()).await.expect("it ends").expect("node runs");
     let said = String::from_utf8_lossy(&output.stdout);
