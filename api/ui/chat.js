@@ -94,11 +94,13 @@ function follow() {
   if (document.hidden) return;
   const own = new EventSource(`/chat/stream?${new URLSearchParams({ ...(conversation && { c: conversation }), at: last })}`);
   source = own;
-  own.addEventListener("open", () => say("connection", ""));
+  own.addEventListener("open", () => {
+    chat.dataset.follows = "yes";
+    say("connection", "");
+  });
   own.addEventListener("part", (event) => put(JSON.parse(event.data)));
   own.addEventListener("shown", (event) => {
     last = event.lastEventId;
-    chat.dataset.shown = last;
   });
   own.addEventListener("gone", (event) => {
     own.close();
@@ -106,11 +108,25 @@ function follow() {
     say("connection", `${error.message} (${error.code})`);
     if (error.retriable) again = setTimeout(follow, 2000);
   });
-  own.addEventListener("error", () => {
-    say("connection", "The connection to the server is lost. Trying again …");
+  own.addEventListener("error", async () => {
+    const refused = own.readyState === EventSource.CLOSED;
     own.close();
     again = setTimeout(follow, 1000);
+    say("connection", (refused && await refusal(own.url)) || "The connection to the server is lost. Trying again …");
   });
+}
+
+/** Why a stream was refused, which the browser tells no script. */
+async function refusal(url) {
+  const enough = new AbortController();
+  try {
+    const reply = await fetch(url, { signal: enough.signal });
+    return reply.ok ? "" : (await reply.json()).error.message;
+  } catch {
+    return "";
+  } finally {
+    enough.abort();
+  }
 }
 document.addEventListener("visibilitychange", follow);
 addEventListener("pagehide", () => source?.close());

@@ -361,6 +361,32 @@ test("the chat has no serious fault for assistive technology, light and dark, an
   }
 });
 
+test("a question that was prepared and never started can be started from the page", async () => {
+  const body = { content: "Prepared and cut off", idempotency_key: crypto.randomUUID() };
+  const asked = await server.api("/api/turns", { method: "POST", body });
+  const { page, turn, close } = await chat(`/conversations/${asked.conversation_id}`);
+  await stands(page, 1, "waiting to start");
+  model.willReply(say("Started after all."));
+  await turn(1).getByRole("button", { name: "Start now" }).click();
+  await turn(1).getByText("Started after all.").waitFor();
+  await close();
+});
+
+test("a seventh window that follows says why it does not, and goes on when another is closed", async () => {
+  const windows = [];
+  for (let at = 0; at < 6; at++) {
+    const window = await chat();
+    await eventually("it follows", () => window.page.evaluate(() => document.getElementById("chat").dataset.follows));
+    windows.push(window);
+  }
+  const { page, close } = await chat();
+  await page.getByText("close one, and this one goes on").waitFor();
+  await windows.pop().close();
+  await page.getByText("close one, and this one goes on").waitFor({ state: "hidden" });
+  for (const window of windows) await window.close();
+  await close();
+});
+
 test("a conversation that is deleted leaves the lists, and its page says that it is gone", async () => {
   const { page, tab, close } = await chat();
   model.willReply(say("soon gone"));

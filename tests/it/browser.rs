@@ -39,6 +39,11 @@ async fn the_question_at_the_device_holds_its_promises_in_a_browser() {
 }
 
 #[tokio::test]
+async fn the_chat_holds_its_promises_in_a_browser() {
+    passes("chat.test.mjs").await;
+}
+
+#[tokio::test]
 async fn the_audit_pages_hold_their_promises_in_a_browser() {
     passes("audit.test.mjs").await;
 }

@@ -1,6 +1,7 @@
 //! What the conversation view answers: the fields of specification 01, by the same names.
 //!
-//! A field that may be absent is always there, as `null`: clients see one shape.
+//! A field that may be absent is always there, as `null`: clients see one shape. What only the pages show is not
+//! serialised.
 
 use devmind_domain::Timestamp;
 use devmind_domain::ids::*;
@@ -60,7 +61,8 @@ pub struct TurnRow {
 pub struct PendingApproval {
     /// The interrupt.
     pub interrupt_id: InterruptId,
-    /// The call that waits for it.
+    /// The call that waits for it; for pages.
+    #[serde(skip)]
     pub tool_call_id: ToolCallId,
     /// The tool.
     pub tool: String,
@@ -103,13 +105,16 @@ pub struct TurnToolCall {
     pub tool_call_id: ToolCallId,
     /// The tool.
     pub tool: String,
-    /// `server` or `device`.
+    /// `server` or `device`; for pages.
+    #[serde(skip)]
     pub target: String,
     /// As in the tool_call view.
     pub status: String,
-    /// `reserved`, `confirming` or `executing`: how far the device said to be with the last sending.
+    /// `reserved`, `confirming` or `executing`: how far the device said to be with the last sending; for pages.
+    #[serde(skip)]
     pub phase: Option<String>,
-    /// `live`, or `redelivered` where the result came on a later connection than the call was sent on.
+    /// `live`, or `redelivered` where the result came on a later connection than the call was sent on; for pages.
+    #[serde(skip)]
     pub origin: Option<String>,
     /// Why it did not succeed, or why its outcome is not known.
     pub error_code: Option<String>,

@@ -7,9 +7,9 @@
 use super::view::{Chat, own_device};
 use super::{Viewer, parts};
 use crate::error::{ApiError, ApiResult};
-use crate::http::ClientId;
 use crate::http::access::read_conversation;
 use crate::http::agent::sse;
+use crate::http::{ClientId, MAX_OPEN_STREAMS};
 use crate::identity::Caller;
 use crate::state::App;
 use axum::extract::{Query, State};
@@ -51,7 +51,10 @@ pub(super) async fn stream(
     let id = look.c.map(ClientId::id);
     app.caught_up(&["conversation"]).await?;
     let holder = Some(viewer.caller.user_id.clone());
-    let place = app.open_streams.take(holder).ok_or_else(|| ApiError::of(ErrorCode::RateLimited))?;
+    let place = app.open_streams.take(holder).ok_or_else(|| {
+        let message = format!("{MAX_OPEN_STREAMS} windows follow already: close one, and this one goes on");
+        ApiError::new(ErrorCode::RateLimited, message)
+    })?;
     if let Some(id) = &id {
         read_conversation(&app, &viewer.caller, id, "page_stream").await?;
     }

@@ -67,7 +67,7 @@ async fn conversation(
     app.caught_up(&["conversation"]).await?;
     read_conversation(&app, &viewer.caller, &id, "page").await?;
     let chat = Chat::read(&app, &viewer.caller, Some(&id), view::own_device(&headers)).await?;
-    Ok(page(&viewer, &chat.title().to_owned(), &chat))
+    Ok(page(&viewer, chat.title(), &chat))
 }
 
 fn page(viewer: &Viewer, title: &str, chat: &Chat) -> Markup {
