@@ -375,7 +375,9 @@ async fn a_page_of_the_past_shows_nothing_later_and_nothing_that_acts() {
     assert!(beyond.status == 404 && beyond.text.contains("the log has no event 99999 yet"), "{}", beyond.text);
     let changed = ann.get(&format!("/history/{conversation}/changes?from={claimed}&to={ended}")).await.ok();
     assert!(
-        changed.contains("<del><bdi>running</bdi></del>") && changed.contains("<ins><bdi>completed</bdi></ins>"),
+        changed.contains("<strong>Turn 1</strong>")
+            && changed.contains("<del><bdi>running</bdi></del>")
+            && changed.contains("<ins><bdi>completed</bdi></ins>"),
         "{changed}"
     );
     story.server.finish().await;
