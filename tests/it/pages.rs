@@ -375,7 +375,9 @@ async fn a_page_of_the_past_shows_nothing_later_and_nothing_that_acts() {
     assert!(beyond.status == 404 && beyond.text.contains("the log has no event 99999 yet"), "{}", beyond.text);
     let changed = ann.get(&format!("/history/{conversation}/changes?from={claimed}&to={ended}")).await.ok();
     assert!(
-        changed.contains("<del><bdi>running</bdi></del>") && changed.contains("<ins><bdi>completed</bdi></ins>"),
+        changed.contains("<strong>Turn 1</strong>")
+            && changed.contains("<del><bdi>running</bdi></del>")
+            && changed.contains("<ins><bdi>completed</bdi></ins>"),
         "{changed}"
     );
     story.server.finish().await;
@@ -483,6 +485,7 @@ async fn a_bundle_goes_out_and_comes_back_verified_and_is_never_written_to_the_l
     let before = story.server.log().all().await.len();
     let shown = ann.upload(&bundle).await.ok();
     assert!(shown.contains("everything holds") && shown.contains("signed by the key of this server"), "{shown}");
+    assert!(!shown.contains("href=\"/log/"), "what stands elsewhere leads nowhere in this log: {shown}");
     assert!(shown.contains("asked question 1") && !shown.contains("<script>alert"), "{shown}");
     let changed = ann.upload(&bundle.replacen("add 1 and 2", "sub 1 and 2", 1)).await.ok();
     assert!(changed.contains("does not hold") && changed.contains("The first bad position is"), "{changed}");

@@ -35,7 +35,7 @@ impl IntoResponse for PageError {
         let page = Page::new(title, Section::None).nobody(html! {
             h1 { (title) }
             (card(&error))
-            p { a.button href="/" { "To the conversations" } " " a.button.quiet href="/log" { "To the log" } }
+            div.buttons { a.button href="/" { "To the conversations" } a.button.quiet href="/log" { "To the log" } }
         });
         (status, page).into_response()
     }
@@ -45,7 +45,7 @@ impl IntoResponse for PageError {
 pub fn card(error: &ApiError) -> Markup {
     html! {
         div.card.bad role="alert" {
-            p { strong { (super::text::inline(&error.message)) } }
+            p { strong { (super::text::cut(&error.message, 500)) } }
             @if error.message != error.code.help() { p { (error.code.help()) } }
             @if error.code.retriable() { p { "It may work when you try again." } }
             p.quiet { "Code " code { (error.code.as_str()) } }

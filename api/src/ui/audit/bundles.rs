@@ -1,7 +1,7 @@
 //! Bundles: a conversation or a run with everything that somebody elsewhere needs to check it, and the other way
 //! round: a bundle from elsewhere, checked and shown. What is uploaded is never written to the log.
 
-use super::parts::line;
+use super::parts::clock;
 use crate::error::{ApiError, ApiResult};
 use crate::http::ledger::may_read;
 use crate::ids::now;
@@ -30,6 +30,8 @@ use tokio::time::timeout;
 pub const MAX_BUNDLE_BYTES: usize = 32 << 20;
 /// Events of an uploaded bundle that are shown, at most.
 const MAX_SHOWN: usize = 200;
+/// Characters of the payload of such an event, at most; the file has it all.
+const MAX_PAYLOAD_CHARS: usize = 2_000;
 /// An upload must be complete within this time.
 const UPLOAD_WITHIN: Duration = Duration::from_secs(60);
 /// Bundles that are written or checked at a time.
@@ -126,7 +128,8 @@ pub async fn check(State(app): State<Arc<App>>, viewer: Viewer, upload: Multipar
                 events.push(Arc::new(event));
             }
         });
-        report.map(|report| (report, timeline(&events)))
+        let payloads = events.iter().map(|event| event.payload.clone()).collect::<Vec<_>>();
+        report.map(|report| (report, timeline(&events).into_iter().zip(payloads).collect::<Vec<_>>()))
     });
     let checked = checked.await.map_err(|error| failed(&error))?;
     let own = app.checkpoints.key().fingerprint();
@@ -161,7 +164,7 @@ async fn receive(mut upload: Multipart, file: &mut std::fs::File) -> ApiResult<S
     if size == 0 { Err(ApiError::field("bundle", "choose a file")) } else { Ok(name) }
 }
 
-fn told(name: &str, report: &BundleReport, lines: &[TimelineLine], own: &str) -> Markup {
+fn told(name: &str, report: &BundleReport, lines: &[(TimelineLine, String)], own: &str) -> Markup {
     let sound = report.findings_total == 0;
     let first = report.findings.iter().map(|(_, position, _)| *position).filter(|position| *position > 0).min();
     html! {
@@ -192,7 +195,22 @@ fn told(name: &str, report: &BundleReport, lines: &[TimelineLine], own: &str) ->
         }
         h2 { "Events" }
         @if report.events > MAX_SHOWN as u64 { p.hint { "The first " (MAX_SHOWN) " of " (report.events) "." } }
-        ol.events.elsewhere { @for told in lines { (line(told)) } }
+        ol.groups { @for (told, payload) in lines { li { (event(told, payload)) } } }
+    }
+}
+
+/// An event of another place: nothing of it leads into this log.
+fn event(told: &TimelineLine, payload: &str) -> Markup {
+    let at = told.recorded_at.to_string();
+    html! {
+        details.group {
+            summary {
+                span.kind { "Event " (told.position) }
+                span.words { (text::cut(&told.text, 200)) br; span.by { (text::inline(&told.actor)) " · " (text::inline(&told.event_type)) } }
+                span.end { time.clock datetime=(at) { (clock(&at)) } }
+            }
+            div.payload { pre.code dir="ltr" tabindex="0" { code { (text::cut(payload, MAX_PAYLOAD_CHARS)) } } }
+        }
     }
 }
 

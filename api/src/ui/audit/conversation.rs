@@ -190,25 +190,60 @@ pub async fn changes(
         p.quiet { a href=(format!("{base}?at={from}")) { "As it was after event " (from) } " · " a href=(format!("{base}?at={to}")) { "as it was after event " (to) } " · " a href=(format!("/log?conversation_id={}&after={from}", utf8_percent(id.as_str()))) { "the events between" } }
         @if before.is_none() { p { "After event " (from) " the conversation had not begun." } }
         @if found.is_empty() { (empty("Nothing changed", html! { "Between the two, the views of this conversation are the same." })) }
-        @else { (table(&found)) }
+        @else { (differences(&found, [after.as_ref(), before.as_ref()])) }
     };
     Ok(Page::new("What changed", Section::Log).style("audit.css").script("audit.js").show(&viewer, content))
 }
 
-fn table(found: &[FieldChange]) -> Markup {
+/// The differences, by what they are about.
+fn differences(found: &[FieldChange], states: [Option<&Value>; 2]) -> Markup {
+    let mut groups: Vec<(&str, Vec<&FieldChange>)> = Vec::new();
+    for change in found.iter().take(MAX_CHANGES) {
+        let about = change.field.split_inclusive(']').next().filter(|about| about.ends_with(']')).unwrap_or("");
+        match groups.last_mut().filter(|(known, _)| *known == about) {
+            Some((_, changes)) => changes.push(change),
+            None => groups.push((about, vec![change])),
+        }
+    }
     html! {
-        div.scroll tabindex="0" role="region" aria-label="Differences" {
-            table.changes {
-                caption { (found.len()) " fields differ" @if found.len() > MAX_CHANGES { "; the first " (MAX_CHANGES) " are shown" } }
-                thead { tr { th scope="col" { "Field" } th scope="col" { "Before" } th scope="col" { "After" } } }
-                tbody { @for change in found.iter().take(MAX_CHANGES) {
-                    tr {
-                        th scope="row" { code { (text::inline(&change.field)) } }
-                        td { @if let Some(value) = &change.before { del { (text::cut(&plain(value), VALUE_CHARS)) } } @else { span.quiet { "nothing" } } }
-                        td { @if let Some(value) = &change.after { ins { (text::cut(&plain(value), VALUE_CHARS)) } } @else { span.quiet { "nothing" } } }
-                    }
-                } }
+        p.quiet { (found.len()) " fields differ" @if found.len() > MAX_CHANGES { "; the first " (MAX_CHANGES) " are shown" } "." }
+        @for (about, changes) in &groups {
+            @let came = !about.is_empty() && changes.iter().all(|change| change.before.is_none());
+            // What is new is one difference; its fields are there for who wants them.
+            details.group open[!came] {
+                summary.plain { (heading(about, states)) @if came { " " (chip(Tone::Good, "new")) } " " span.quiet { (changes.len()) " fields" } }
+                ul.changes { @for change in changes { li {
+                    code { (text::inline(change.field.get(about.len()..).unwrap_or(&change.field).trim_start_matches('.'))) }
+                    span { (value("before", change.before.as_ref())) " " span aria-hidden="true" { "→" } " " (value("after", change.after.as_ref())) }
+                } } }
             }
+        }
+    }
+}
+
+/// What a group is about: a turn by its number, a call by its tool, else the conversation.
+fn heading(about: &str, states: [Option<&Value>; 2]) -> Markup {
+    let (kind, id) = about.trim_end_matches(']').split_once('[').unwrap_or(("", ""));
+    let is_it = |item: &&Value| ["id", "tool_call_id"].iter().any(|name| item[*name] == id);
+    let item = states.into_iter().flatten().find_map(|state| state[kind].as_array()?.iter().find(is_it));
+    let field = |name: &str| item.map(|item| plain(&item[name])).unwrap_or_default();
+    html! {
+        @match kind {
+            "turns" => { strong { "Turn " (field("sequence_no")) } " " },
+            "tool_calls" => { strong { "Tool call " (text::inline(&field("tool"))) } " " },
+            _ => strong { "The conversation" },
+        }
+        @if !id.is_empty() { code.quiet { (text::inline(id)) } }
+    }
+}
+
+fn value(when: &str, value: Option<&Value>) -> Markup {
+    html! {
+        span.visually-hidden { (when) ": " }
+        @match (value, when) {
+            (None, _) => span.quiet { "nothing" },
+            (Some(value), "before") => del { (text::cut(&plain(value), VALUE_CHARS)) },
+            (Some(value), _) => ins { (text::cut(&plain(value), VALUE_CHARS)) },
         }
     }
 }
