@@ -40,6 +40,7 @@ mod operator;
 mod otlp;
 mod poison;
 mod proofs;
+mod prove_once;
 mod replay_stream;
 mod reports;
 mod rerun;
