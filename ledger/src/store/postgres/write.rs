@@ -33,6 +33,8 @@ const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET
 pub(crate) struct PgWriter {
     url: PostgresUrl,
     place: String,
+    /// What its notifications are signed with.
+    own: String,
     connection: Option<PgConnection>,
     /// The head's generation at the last look.
     generation: i64,
@@ -45,10 +47,11 @@ pub(crate) struct PgWriter {
 }
 
 impl PgWriter {
-    pub fn new(url: &PostgresUrl) -> Self {
+    pub fn new(url: &PostgresUrl, own: String) -> Self {
         Self {
             url: url.clone(),
             place: url.to_string(),
+            own,
             connection: None,
             generation: 0,
             overtaken: false,
@@ -170,7 +173,7 @@ impl PgWriter {
         let hashes: Vec<&[u8]> = events.iter().map(|event| event.leaf_hash.as_slice()).collect();
         let moments: Vec<String> = events.iter().map(|event| event.recorded_at.to_string()).collect();
         let keys = batch.keys;
-        let generation = self.generation;
+        let (generation, own) = (self.generation, self.own.clone());
         let sql = format!(
             "WITH moved AS (UPDATE ledger.head SET size = $2, root = $3, frontier = $4 \
                WHERE partition = $1 AND size = $5 AND generation = $6 RETURNING partition), \
@@ -185,7 +188,7 @@ impl PgWriter {
                ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET sequence = excluded.sequence, \
                state_version = excluded.state_version, state = excluded.state \
                WHERE excluded.sequence > s.sequence OR excluded.state_version <> s.state_version) \
-             SELECT pg_notify('{CHANNEL}', '') FROM moved"
+             SELECT pg_notify('{CHANNEL}', $31) FROM moved"
         );
         let query = sqlx::query(&sql)
             .bind(partition())
@@ -217,7 +220,8 @@ impl PgWriter {
             .bind(batch.snapshots.iter().map(|kept| kept.stream.aggregate_id.as_str()).collect::<Vec<_>>())
             .bind(batch.snapshots.iter().map(|kept| as_i64(kept.sequence)).collect::<Vec<_>>())
             .bind(batch.snapshots.iter().map(|kept| i64::from(kept.state_version)).collect::<Vec<_>>())
-            .bind(batch.snapshots.iter().map(|kept| kept.state.as_str()).collect::<Vec<_>>());
+            .bind(batch.snapshots.iter().map(|kept| kept.state.as_str()).collect::<Vec<_>>())
+            .bind(own);
         let moved = query.fetch_optional(self.connection().await?).await?.is_some();
         if moved && self.locked {
             self.locked = false;
