@@ -160,27 +160,24 @@ impl Writer {
             return done;
         }
         self.known.forget();
-        for look in 0..MAX_LOOKS {
+        for _ in 0..MAX_LOOKS {
             let asked = Asked::of(batch);
-            let look_at = match self.store.look(&asked.streams, &asked.keys).await {
-                Ok(look_at) => look_at,
+            let look = match self.store.look(&asked.streams, &asked.keys).await {
+                Ok(look) => look,
                 Err(failure) => return Attempt::Failed(failure),
             };
-            let before = look_at.head.clone();
-            let plan = self.plan(batch, asked, look_at);
+            let before = look.head.clone();
+            let plan = self.plan(batch, asked, look);
             if plan.events.is_empty() && plan.new_keys(batch).is_empty() {
                 self.store.leave().await;
                 return Attempt::Done(plan, before);
             }
             match self.store(batch, plan, before).await {
                 Ok((plan, head)) => {
-                    // Where others write, too, the next batch would likely be overtaken.
-                    if look == 0 {
-                        self.known.stored(&plan, &head);
-                    }
+                    self.known.stored(&plan, &head);
                     return Attempt::Done(plan, head);
                 }
-                Err(Attempt::Failed(Failure::Moved)) => {}
+                Err(Attempt::Failed(Failure::Moved)) => self.known.overtaken(),
                 Err(attempt) => return attempt,
             }
         }
@@ -201,7 +198,12 @@ impl Writer {
                 self.known.stored(&plan, &head);
                 Some(Attempt::Done(plan, head))
             }
-            Err(Attempt::Failed(_)) => None,
+            Err(Attempt::Failed(failure)) => {
+                if matches!(failure, Failure::Moved) {
+                    self.known.overtaken();
+                }
+                None
+            }
             Err(attempt) => {
                 self.known.forget();
                 Some(attempt)

@@ -16,6 +16,8 @@ use std::time::Instant;
 pub(super) struct Known {
     head: Option<(HeadRow, Instant)>,
     versions: HashMap<StreamId, u64>,
+    /// Whether another process appended meanwhile: then the batch after this one looks, too.
+    overtaken: bool,
 }
 
 impl Known {
@@ -41,8 +43,16 @@ impl Known {
         !plan.events.is_empty() && plan.outcomes.iter().all(stored)
     }
 
-    /// A batch was stored, and nobody else was in between.
+    /// A batch was not stored because somebody else was faster, and may well be the next time.
+    pub fn overtaken(&mut self) {
+        self.overtaken = true;
+    }
+
+    /// A batch was stored.
     pub fn stored(&mut self, plan: &Plan, head: &HeadRow) {
+        if std::mem::take(&mut self.overtaken) {
+            return;
+        }
         if self.versions.len() > MAX_KNOWN_STREAMS {
             self.versions.clear();
         }
