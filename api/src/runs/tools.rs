@@ -11,7 +11,7 @@ use devmind_domain::canonical::hash_json;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{ThreadCommand, ToolResultObserved};
 use devmind_domain::tool_call::*;
-use devmind_domain::tools::{Admission, ToolOutcome, admit};
+use devmind_domain::tools::{Admission, Seen, ToolOutcome, admit};
 use devmind_ledger::{ExecuteError, execute};
 use devmind_projections::RunRow;
 use std::sync::Arc;
@@ -49,7 +49,12 @@ impl Execution {
                 }
             },
         };
-        self.observe(&tool_call_id, &admission.tool, &outcome).await
+        let Seen { outcome, content, revision } =
+            self.tools.registry().seen(&admission.tool, &admission.arguments, outcome);
+        if let Some(revision) = revision {
+            self.call_command(&tool_call_id, ToolCallCommand::Revise(revision)).await?;
+        }
+        self.observe_content(&tool_call_id, &outcome, content).await
     }
 
     pub(super) fn request(&self, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
@@ -126,10 +131,14 @@ impl Execution {
     }
 
     async fn observe(&mut self, id: &ToolCallId, tool: &str, outcome: &ToolOutcome) -> Result<(), Halt> {
+        self.observe_content(id, outcome, outcome.content(tool)).await
+    }
+
+    async fn observe_content(&mut self, id: &ToolCallId, outcome: &ToolOutcome, content: String) -> Result<(), Halt> {
         self.record(ThreadCommand::ObserveResult(ToolResultObserved {
             tool_call_id: id.clone(),
             ok: outcome.ok(),
-            content: outcome.content(tool),
+            content,
             error: outcome.error_code(),
         }))
         .await

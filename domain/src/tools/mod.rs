@@ -8,6 +8,7 @@ mod catalogue;
 mod definition;
 mod outcome;
 mod registry;
+mod seen;
 pub mod server_tools;
 
 pub use admission::*;
@@ -15,3 +16,4 @@ pub use catalogue::*;
 pub use definition::*;
 pub use outcome::*;
 pub use registry::*;
+pub use seen::*;
