@@ -24,5 +24,6 @@ mod say;
 pub mod state;
 pub mod tls;
 pub mod tools;
+pub mod ui;
 
 pub use lifecycle::{Server, ServerHandle};

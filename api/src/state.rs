@@ -9,6 +9,7 @@ use crate::nodes::lease::Kept;
 use crate::places::Places;
 use crate::runs::ActiveRuns;
 use crate::tools::Tools;
+use crate::ui::Verification;
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::UserId;
@@ -69,6 +70,8 @@ pub struct App {
     pub run_tasks: TaskTracker,
     /// Tasks that serve device sockets.
     pub socket_tasks: TaskTracker,
+    /// The check of the whole log that a page asked for.
+    pub verification: Verification,
     /// Cancelled when the process begins to stop.
     pub stopping: CancellationToken,
 }

@@ -78,7 +78,11 @@ pub(super) fn of_run(run_id: &RunId, events: &[Arc<RecordedEvent>], content: boo
             Ok(DomainEvent::Thread(inner)) => build.see_thread(event, inner),
             Ok(DomainEvent::ToolCall(inner)) => build.see_call(event, inner),
             Ok(
-                DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_),
+                DomainEvent::Device(_)
+                | DomainEvent::Node(_)
+                | DomainEvent::Redaction(_)
+                | DomainEvent::Projection(_)
+                | DomainEvent::History(_),
             ) => {}
             Err(_) => build.undecodable += 1,
         }
@@ -124,7 +128,7 @@ struct Build<'a> {
 
 impl Build<'_> {
     fn see_conversation(&mut self, event: &RecordedEvent, inner: ConversationEvent) {
-        let at = event.recorded_at;
+        let at = event.happened_at();
         match inner {
             ConversationEvent::RunPrepared(e) if e.run_id == *self.run_id => {
                 if let Some(parent) = e.parent_run_id {
@@ -206,7 +210,7 @@ impl Build<'_> {
     }
 
     fn see_thread(&mut self, event: &RecordedEvent, inner: ThreadEvent) {
-        let at = event.recorded_at;
+        let at = event.happened_at();
         match inner {
             ThreadEvent::ModelRequested(e) if e.run_id == *self.run_id => {
                 let id = span_id(&format!("round {} of {}", e.round, self.run_id));
@@ -296,7 +300,7 @@ impl Build<'_> {
     }
 
     fn see_call(&mut self, event: &RecordedEvent, inner: ToolCallEvent) {
-        let (at, id) = (event.recorded_at, &event.stream.aggregate_id);
+        let (at, id) = (event.happened_at(), &event.stream.aggregate_id);
         if let ToolCallEvent::ToolCallRequested(request) = inner {
             let span = span_id(&format!("call {id} of {}", self.run_id));
             let begun = Begun { id: span, start: at, attributes: vec![], events: vec![] };
