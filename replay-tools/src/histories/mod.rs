@@ -326,7 +326,8 @@ fn kept(source: &str, (line, at): (u64, Option<Timestamp>), read: &Read, bytes: 
     let mut parts = Vec::new();
     let mut rest = text.as_str();
     while rest.len() > PART_BYTES {
-        let (part, after) = rest.split_at(rest.floor_char_boundary(PART_BYTES));
+        let end = (0..=PART_BYTES).rev().find(|end| rest.is_char_boundary(*end)).unwrap_or(0);
+        let (part, after) = rest.split_at(end);
         parts.push(part);
         rest = after;
     }
