@@ -60,7 +60,7 @@ impl fmt::Display for TimelineLine {
 /// The lines of a run whose events these are, in the order of the log.
 pub fn timeline(events: &[Arc<RecordedEvent>]) -> Vec<TimelineLine> {
     let mut story = Story::default();
-    events.iter().map(|event| story.tell(event)).collect()
+    events.iter().flat_map(|event| story.tell(event)).collect()
 }
 
 /// When things began, to say how long they took.
@@ -100,20 +100,32 @@ impl Told {
 }
 
 impl Story {
-    fn tell(&mut self, event: &RecordedEvent) -> TimelineLine {
+    /// A line for each fact that the event tells.
+    fn tell(&mut self, event: &RecordedEvent) -> Vec<TimelineLine> {
         let stream = event.stream.aggregate_id.as_str();
-        let told = match event.decode() {
-            Ok(DomainEvent::Conversation(inner)) => conversation::tell(&inner),
-            Ok(DomainEvent::Thread(inner)) => others::thread(&inner),
-            Ok(DomainEvent::ToolCall(inner)) => tool_call::tell(stream, &inner),
-            Ok(DomainEvent::Device(inner)) => others::device(&inner),
-            Ok(DomainEvent::Node(inner)) => others::node(&inner),
-            Ok(DomainEvent::Redaction(inner)) => others::redaction(&inner),
-            Ok(DomainEvent::Projection(inner)) => others::projection(stream, &inner),
+        let facts = match event.decode() {
+            Ok(facts) => facts,
             Err(error) => {
-                Told { undecodable: true, ..Told::new(format!("{} cannot be told: {error}", event.event_type)) }
+                let told = Told::new(format!("{} cannot be told: {error}", event.event_type));
+                return vec![self.line(event, &event.event_type, Told { undecodable: true, ..told })];
             }
         };
+        let line = |fact: DomainEvent| {
+            let told = match &fact {
+                DomainEvent::Conversation(inner) => conversation::tell(inner),
+                DomainEvent::Thread(inner) => others::thread(inner),
+                DomainEvent::ToolCall(inner) => tool_call::tell(stream, inner),
+                DomainEvent::Device(inner) => others::device(inner),
+                DomainEvent::Node(inner) => others::node(inner),
+                DomainEvent::Redaction(inner) => others::redaction(inner),
+                DomainEvent::Projection(inner) => others::projection(stream, inner),
+            };
+            self.line(event, fact.type_name(), told)
+        };
+        facts.into_iter().map(line).collect()
+    }
+
+    fn line(&mut self, event: &RecordedEvent, event_type: &str, told: Told) -> TimelineLine {
         let first = *self.first.get_or_insert(event.recorded_at);
         let begun = told.ends.and_then(|span| self.begun.get(&span).copied());
         for span in told.begins {
@@ -125,7 +137,7 @@ impl Story {
             offset_ms: event.recorded_at.millis_since(first),
             duration_ms: begun.map(|begun| event.recorded_at.millis_since(begun)),
             actor: event.metadata().map_or_else(|_| "?".to_owned(), |metadata| metadata.actor.to_string()),
-            event_type: event.event_type.clone(),
+            event_type: event_type.to_owned(),
             stream: event.stream.to_string(),
             text: told.text_if_it_ends.filter(|_| begun.is_some()).unwrap_or(told.text),
             undecodable: told.undecodable,
