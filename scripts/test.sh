@@ -9,7 +9,7 @@
 # Used when it is there (the tests say so when they are skipped, and fail with DEVMIND_REQUIRE_PEERS=1):
 #   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
 #                        tests/peers/aimock; the tests fetch their packages with `npm ci`
-#   python3 with venv    schemathesis and a device of another hand (tests/peers/schemathesis, device), whose
+#   python3 with venv    schemathesis, a device of another hand, the messages of OpenTelemetry (tests/peers), whose
 #                        packages pip fetches into target/peers
 # Rust itself comes from rustup; rust-toolchain is whatever cargo the machine has, 1.90 or newer.
 set -euo pipefail

@@ -9,7 +9,7 @@ mod others;
 mod read;
 mod tool_call;
 
-pub use read::{timeline_of_run, timeline_of_run_at};
+pub use read::{events_of_run, timeline_of_run, timeline_of_run_at};
 
 use devmind_domain::Timestamp;
 use devmind_domain::event::{DomainEvent, RecordedEvent};

@@ -43,7 +43,8 @@ pub(crate) enum Command {
     Timeline(TimelineArgs),
     /// Check order, hashes, the Merkle root and the rules of the domain over the whole log
     Verify(VerifyArgs),
-    /// Write a conversation, a run or everything to a file that others can check without the ledger
+    /// Write a conversation, a run or everything to a file that others can check without the ledger, or runs as
+    /// OpenTelemetry spans
     Export(ExportArgs),
     /// Take a whole exported ledger into an empty one, byte for byte, or a log that a cqrs-es store wrote
     Import(ImportArgs),
@@ -226,11 +227,32 @@ pub(crate) struct VerifyArgs {
     pub key: Option<String>,
 }
 
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Events with their proofs, for `verify` and `import`
+    Bundle,
+    /// Spans, for the tools that people already have
+    Otlp,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The file to write, which must not be there yet
+    /// The file to write, which must not be there yet; with `--format otlp` also the `http://…` address of a collector
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// A bundle that proves itself, or runs as OpenTelemetry spans (OTLP/JSON, GenAI conventions)
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Bundle)]
+    pub format: Format,
+    /// otlp: also what was asked, answered, called and returned; without it, spans carry no content
+    #[arg(long)]
+    pub content: bool,
+    /// otlp: a header for the collector, such as its key; can be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_header)]
+    pub header: Vec<(String, String)>,
+    /// otlp: as of this position or time; else as it is now
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
     /// Only this conversation, with proofs; else everything
     #[arg(long, value_name = "ID", conflicts_with = "run")]
     pub conversation: Option<String>,
@@ -292,6 +314,11 @@ pub(crate) struct RedactArgs {
     /// Do it; without this, what would be erased is shown
     #[arg(long)]
     pub yes: bool,
+}
+
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a header is given as NAME=VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
 fn parse_stream(text: &str) -> Result<StreamId, String> {

@@ -13,6 +13,7 @@ mod failure;
 mod foreign;
 mod journal;
 mod log;
+mod otlp;
 mod output;
 mod projection;
 mod prove_once;
@@ -30,7 +31,7 @@ mod verify;
 pub use cli::Cli;
 
 use clap::CommandFactory;
-use cli::{Command, ProjectionCommand, SchemaCommand};
+use cli::{Command, Format, ProjectionCommand, SchemaCommand};
 use failure::{Failure, report};
 use output::Output;
 use std::process::ExitCode;
@@ -80,7 +81,10 @@ pub fn run(cli: Cli) -> ExitCode {
                 Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &mut output),
                 None => verify::run(&data, args.key.as_deref(), &mut output).await,
             },
-            Command::Export(args) => bundle::export(&data, args, &mut output).await,
+            Command::Export(args) => match args.format {
+                Format::Bundle => bundle::export(&data, args, &mut output).await,
+                Format::Otlp => otlp::export(&data, &args, &mut output).await,
+            },
             Command::Import(args) => match &args.bundle {
                 Some(bundle) => bundle::import(&data, bundle, args.yes, &mut output).await,
                 None => foreign::run(&data, args, &mut output).await,

@@ -24,11 +24,9 @@ async fn log_and_timeline_at_a_position_are_what_they_were_when_the_log_ended_th
         assert!(ran.stderr.contains(&format!("read at position {position}")), "{}", ran.stderr);
         let ran = data.run(&["timeline", "--run", "r", "--at", &at]).await;
         let lines: Vec<_> = ran.stdout.lines().map(str::to_owned).collect();
-        assert!(
-            lines
-                .iter()
-                .all(|line| line.split_once(' ').is_some_and(|(n, _)| n[1..].parse::<usize>().unwrap() <= position))
-        );
+        assert!(lines.iter().all(|line| {
+            line.split_once(' ').is_some_and(|(n, _)| n[1..].parse::<usize>().expect("as told") <= position)
+        }));
         timelines.push(lines.len());
     }
     assert!(timelines.is_sorted() && timelines[1] == 0 && timelines[data.events()] > 8, "{timelines:?}");
@@ -44,7 +42,8 @@ async fn stats_count_events_calls_and_tokens_up_to_a_position() {
     let all = told(&data.run(&["stats", "--json", "--price", "m=1,2"]).await);
     assert_eq!(all["events"], data.events());
     assert_eq!(all["by_type"]["RunSucceeded"]["events"], 1);
-    let sum: u64 = all["by_type"].as_object().unwrap().values().map(|of| of["bytes"].as_u64().unwrap()).sum();
+    let sum: u64 =
+        all["by_type"].as_object().expect("as told").values().map(|of| of["bytes"].as_u64().expect("as told")).sum();
     assert_eq!(all["bytes"], sum);
     let tool = &all["tools"]["workspace.read_file"];
     assert_eq!((&tool["requested"], &tool["succeeded"], &tool["unknown"]), (&json!(1), &json!(1), &json!(0)));
@@ -89,7 +88,12 @@ async fn schema_check_tells_compatible_from_needs_upcaster_from_unknown_from_bre
         let ran = data.run(&["schema", "check", "--json"]).await;
         let report = told(&ran);
         assert_eq!((report["verdict"].as_str(), ran.status), (Some(verdict), status), "{ran:?}");
-        let counted: u64 = report["versions"].as_array().unwrap().iter().map(|v| v["events"].as_u64().unwrap()).sum();
+        let counted: u64 = report["versions"]
+            .as_array()
+            .expect("as told")
+            .iter()
+            .map(|v| v["events"].as_u64().expect("as told"))
+            .sum();
         assert_eq!(counted, data.events() as u64, "it goes on after what it cannot read");
         let ran = data.run(&["schema", "check"]).await;
         assert_eq!((ran.stdout.lines().last(), ran.status), (Some(verdict), status), "{ran:?}");

@@ -37,6 +37,7 @@ mod model_secrets;
 mod openapi;
 mod openapi_fuzz;
 mod operator;
+mod otlp;
 mod poison;
 mod proofs;
 mod replay_stream;

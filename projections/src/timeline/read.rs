@@ -35,6 +35,18 @@ pub async fn timeline_of_run_at(
     run_id: &RunId,
     until: u64,
 ) -> Result<Vec<TimelineLine>, ViewError> {
+    Ok(timeline(&events_of_run(ledger, run_id, until).await?))
+}
+
+/// The events that concern a run, up to a position, in the order of the log; none when the log does not know it.
+///
+/// # Errors
+/// When the log cannot be read.
+pub async fn events_of_run(
+    ledger: &LedgerReader,
+    run_id: &RunId,
+    until: u64,
+) -> Result<Vec<Arc<RecordedEvent>>, ViewError> {
     let by_run = EventFilter { run_id: Some(run_id.clone()), ..EventFilter::default() };
     let mut events = Events::new();
     collect(ledger, &by_run, 0, until, &mut events, |_| true).await?;
@@ -71,7 +83,7 @@ pub async fn timeline_of_run_at(
         let filter = of_stream(AggregateType::Node, node.as_str());
         collect(ledger, &filter, first, last, &mut events, |_| true).await?;
     }
-    Ok(timeline(&events.into_values().collect::<Vec<_>>()))
+    Ok(events.into_values().collect())
 }
 
 async fn stream_of(
