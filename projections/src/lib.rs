@@ -16,6 +16,7 @@ mod compare;
 mod conversation;
 mod db;
 mod device;
+mod difference;
 mod error;
 mod operate;
 mod past;
@@ -42,9 +43,11 @@ pub use change::{Change, Value};
 pub use check::{CheckReport, ProjectionCheck, check, check_one};
 pub use compare::{Difference, TableCheck};
 pub use conversation::{
-    ActiveRunRow, ConversationRow, MAX_LISTED_RUNS, MAX_LISTED_TURNS, PendingApproval, RunRow, TurnRow, TurnToolCall,
+    ActiveRunRow, ConversationRow, InboxRow, MAX_LISTED_APPROVALS, MAX_LISTED_RUNS, MAX_LISTED_TURNS, PendingApproval,
+    RunRow, TurnRow, TurnToolCall,
 };
 pub use device::{DeviceRow, MAX_LISTED_DEVICES};
+pub use difference::{FieldChange, field_changes};
 pub use error::ViewError;
 pub use operate::{resume, status, stopped};
 pub use past::{ConversationState, conversation_at};

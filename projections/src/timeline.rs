@@ -35,6 +35,10 @@ pub struct TimelineLine {
     /// How long that took which it ends (milliseconds); absent where it ends nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<i64>,
+    /// What ended with it: `wait`, `run`, `round`, `interrupt`, `call`, `sent`, `asked`, `result` or `connection`, and
+    /// of what, for example `call THREAD:CALL`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
     /// Who caused it, as `kind:id`.
     pub actor: String,
     /// The event's type.
@@ -119,6 +123,7 @@ impl Story {
                 DomainEvent::Node(inner) => others::node(inner),
                 DomainEvent::Redaction(inner) => others::redaction(inner),
                 DomainEvent::Projection(inner) => others::projection(stream, inner),
+                DomainEvent::History(inner) => others::history(inner),
             };
             self.line(event, fact.type_name(), told)
         };
@@ -126,16 +131,19 @@ impl Story {
     }
 
     fn line(&mut self, event: &RecordedEvent, event_type: &str, told: Told) -> TimelineLine {
-        let first = *self.first.get_or_insert(event.recorded_at);
-        let begun = told.ends.and_then(|span| self.begun.get(&span).copied());
+        let happened_at = event.happened_at();
+        let first = *self.first.get_or_insert(happened_at);
+        let ended = told.ends.filter(|span| self.begun.contains_key(span));
+        let begun = ended.as_ref().and_then(|span| self.begun.get(span).copied());
         for span in told.begins {
-            self.begun.insert(span, event.recorded_at);
+            self.begun.insert(span, happened_at);
         }
         TimelineLine {
             position: event.position,
             recorded_at: event.recorded_at,
-            offset_ms: event.recorded_at.millis_since(first),
-            duration_ms: begun.map(|begun| event.recorded_at.millis_since(begun)),
+            offset_ms: happened_at.millis_since(first),
+            duration_ms: begun.map(|begun| happened_at.millis_since(begun)),
+            ended,
             actor: event.metadata().map_or_else(|_| "?".to_owned(), |metadata| metadata.actor.to_string()),
             event_type: event_type.to_owned(),
             stream: event.stream.to_string(),

@@ -153,9 +153,9 @@ impl Stats {
         let bytes = (event.payload.len() + event.metadata.len()) as u64;
         self.all.add(bytes);
         self.by_type.entry(event.event_type.clone()).or_default().add(bytes);
-        self.by_day.entry(day_of(event.recorded_at)).or_default().add(bytes);
-        let first = self.span.map_or(event.recorded_at, |(first, _)| first);
-        self.span = Some((first, event.recorded_at));
+        self.by_day.entry(day_of(event.happened_at())).or_default().add(bytes);
+        let first = self.span.map_or(event.happened_at(), |(first, _)| first);
+        self.span = Some((first, event.happened_at()));
         match event.decode() {
             Ok(facts) => facts.into_iter().for_each(|fact| self.see_fact(event, fact)),
             Err(_) => self.undecodable += 1,
@@ -178,12 +178,13 @@ impl Stats {
             | DomainEvent::Conversation(_)
             | DomainEvent::Device(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => {}
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => {}
         }
     }
 
     fn see_answer(&mut self, event: &RecordedEvent, answer: &ModelResponded) {
-        let key = (day_of(event.recorded_at), answer.served_model.clone());
+        let key = (day_of(event.happened_at()), answer.served_model.clone());
         let model = self.models.entry(key).or_default();
         model.answers += 1;
         model.input += answer.usage.input.unwrap_or(0);
@@ -204,7 +205,7 @@ impl Stats {
             ToolCallEvent::ToolDispatched(e) => {
                 let Some(tool) = self.requested.get(id).cloned() else { return };
                 self.tools.entry(tool.clone()).or_default().dispatched += 1;
-                let (node, epoch, dispatched_at) = (e.node_id.0, e.epoch, event.recorded_at);
+                let (node, epoch, dispatched_at) = (e.node_id.0, e.epoch, event.happened_at());
                 self.under_way.insert(id.clone(), UnderWay { tool, dispatched_at, node, epoch, waited_out: false });
             }
             ToolCallEvent::ToolResultRecorded(e) => {
@@ -216,7 +217,7 @@ impl Stats {
                     ResultStatus::Failed | ResultStatus::Rejected | ResultStatus::Cancelled => tool.failed += 1,
                     ResultStatus::Indeterminate => tool.indeterminate += 1,
                 }
-                let took = u64::try_from(event.recorded_at.millis_since(call.dispatched_at)).unwrap_or(0);
+                let took = u64::try_from(event.happened_at().millis_since(call.dispatched_at)).unwrap_or(0);
                 tool.total_ms += took;
                 if tool.slowest.is_none() || took > tool.max_ms {
                     (tool.max_ms, tool.slowest) = (took, Some(id.clone()));

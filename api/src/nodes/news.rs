@@ -56,7 +56,8 @@ async fn hear(app: &App, event: &RecordedEvent) {
             DomainEvent::ToolCall(_)
             | DomainEvent::Thread(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => {}
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => {}
         }
     }
 }

@@ -153,7 +153,8 @@ impl Found {
                     | DomainEvent::Device(_)
                     | DomainEvent::Node(_)
                     | DomainEvent::Redaction(_)
-                    | DomainEvent::Projection(_) => {}
+                    | DomainEvent::Projection(_)
+                    | DomainEvent::History(_) => {}
                 }
             }
         }

@@ -85,7 +85,8 @@ pub(super) fn of_run(run_id: &RunId, events: &[Arc<RecordedEvent>], content: boo
                 DomainEvent::Device(_)
                 | DomainEvent::Node(_)
                 | DomainEvent::Redaction(_)
-                | DomainEvent::Projection(_) => {}
+                | DomainEvent::Projection(_)
+                | DomainEvent::History(_) => {}
             }
         }
     }
@@ -130,7 +131,7 @@ struct Build<'a> {
 
 impl Build<'_> {
     fn see_conversation(&mut self, event: &RecordedEvent, inner: ConversationEvent) {
-        let at = event.recorded_at;
+        let at = event.happened_at();
         match inner {
             ConversationEvent::RunPrepared(e) if e.run_id == *self.run_id => {
                 if let Some(parent) = e.parent_run_id {
@@ -212,7 +213,7 @@ impl Build<'_> {
     }
 
     fn see_thread(&mut self, event: &RecordedEvent, inner: ThreadEvent) {
-        let at = event.recorded_at;
+        let at = event.happened_at();
         match inner {
             ThreadEvent::ModelRequested(e) if e.run_id == *self.run_id => {
                 let id = span_id(&format!("round {} of {}", e.round, self.run_id));
@@ -302,7 +303,7 @@ impl Build<'_> {
     }
 
     fn see_call(&mut self, event: &RecordedEvent, inner: ToolCallEvent) {
-        let (at, id) = (event.recorded_at, &event.stream.aggregate_id);
+        let (at, id) = (event.happened_at(), &event.stream.aggregate_id);
         if let ToolCallEvent::ToolCallRequested(request) = inner {
             let span = span_id(&format!("call {id} of {}", self.run_id));
             let begun = Begun { id: span, start: at, attributes: vec![], events: vec![] };
