@@ -54,6 +54,8 @@ error_codes! {
     // Conversations, turns and runs.
     ConversationNotFound = "CONVERSATION_NOT_FOUND", 404, false, "check conversation_id";
     RunNotFound = "RUN_NOT_FOUND", 404, false, "check runId: it is the run_id that POST /api/turns answered";
+    RunNotReplayable = "RUN_NOT_REPLAYABLE", 409, false, "`devmind-replay timeline` shows what the log has of the run";
+    EventRedacted = "EVENT_REDACTED", 410, false, "what it said was erased on purpose; `verify` and `timeline` show what is left";
     RunInProgress = "RUN_IN_PROGRESS", 409, true, "wait for the latest turn to end, or stop it";
     TurnWaitingApproval = "TURN_WAITING_APPROVAL", 409, true, "answer the open approval first";
     TurnNotLatest = "TURN_NOT_LATEST", 409, false, "only the latest turn can be edited or retried";

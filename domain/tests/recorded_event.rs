@@ -1,7 +1,7 @@
 //! What a leaf hash commits to, and that its format never changes silently.
 
 use devmind_domain::Timestamp;
-use devmind_domain::canonical::{Hash, leaf_hash, node_hash};
+use devmind_domain::canonical::{Hash, canonical_json, leaf_hash, node_hash, sha256_hex};
 use devmind_domain::event::{Actor, AggregateType, DecodeError, DomainEvent, Metadata, RecordedEvent, StreamId};
 
 fn recorded() -> RecordedEvent {
@@ -145,4 +145,28 @@ fn every_kind_of_stream_has_the_name_that_serde_and_the_column_share() {
         assert_eq!(StreamId::new(kind, "x").to_string(), format!("{}/x", kind.as_str()));
         assert!(DomainEvent::all_types().iter().any(|(of, ..)| *of == kind), "{kind:?} has no event");
     }
+}
+
+#[test]
+fn the_header_is_canonical_json_whatever_its_texts_hold() {
+    let odd = "\u{0}\u{1}\u{8}\t\n\u{b}\u{c}\r\u{1f}\"\\/\u{7f}\u{80}é\u{2028}\u{d7ff}\u{e000}\u{fffd}😀";
+    let mut event = recorded();
+    event.event_id = odd.into();
+    event.stream.aggregate_type = odd.into();
+    event.stream.aggregate_id = odd.into();
+    event.event_type = odd.into();
+    let header = canonical_json(&serde_json::json!({
+        "partition": event.partition,
+        "position": event.position,
+        "event_id": odd,
+        "aggregate_type": odd,
+        "aggregate_id": odd,
+        "sequence": event.sequence,
+        "event_type": odd,
+        "event_version": event.event_version,
+        "recorded_at": event.recorded_at.to_string(),
+        "metadata_hash": sha256_hex(event.metadata.as_bytes()),
+        "payload_hash": sha256_hex(event.payload.as_bytes()),
+    }));
+    assert_eq!(hex(event.expected_leaf_hash()), hex(leaf_hash(header.as_bytes())));
 }

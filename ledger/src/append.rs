@@ -3,8 +3,8 @@
 
 use crate::error::AppendError;
 use crate::limits::{MAX_APPEND_BYTES, MAX_APPEND_EVENTS, MAX_ID_BYTES, MAX_METADATA_BYTES};
-use devmind_domain::canonical::{Hash, canonical_json};
-use devmind_domain::event::{NewEvent, RecordedEvent, StreamId};
+use devmind_domain::canonical::{Hash, canonical_json, sha256_hex};
+use devmind_domain::event::{NewEvent, RecordedEvent, StreamId, payload_hash};
 use devmind_domain::limits::MAX_PAYLOAD_BYTES;
 use std::sync::Arc;
 
@@ -86,6 +86,9 @@ pub(crate) struct PreparedEvent {
     pub event_version: u32,
     pub payload: String,
     pub metadata: String,
+    /// How the texts enter the leaf: hashed here, because there are many callers and one writer.
+    pub payload_hash: String,
+    pub metadata_hash: String,
 }
 
 impl Prepared {
@@ -138,7 +141,15 @@ impl PreparedEvent {
         if metadata.len() > MAX_METADATA_BYTES {
             return Err(AppendError::TooLarge { bytes: metadata.len() });
         }
-        Ok(Self { event_id, event_type: event.type_name(), event_version: event.version(), payload, metadata })
+        Ok(Self {
+            event_id,
+            event_type: event.type_name(),
+            event_version: event.version(),
+            payload_hash: payload_hash(&payload),
+            metadata_hash: sha256_hex(metadata.as_bytes()),
+            payload,
+            metadata,
+        })
     }
 }
 

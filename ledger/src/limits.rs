@@ -13,6 +13,10 @@ pub const MAX_BATCH_COMMANDS: usize = 512;
 pub const MAX_BATCH_BYTES: usize = 16 << 20;
 /// How long the writer waits for more commands, at most, in percent of what the last batch took.
 pub const GATHER_PERCENT: u32 = 15;
+/// Streams whose versions the writer remembers from the batches before, at most.
+pub const MAX_KNOWN_STREAMS: usize = 8_192;
+/// How long after a batch the next one may be stored without a look at the log.
+pub const KNOWN_FOR: Duration = Duration::from_secs(1);
 /// Bytes of one command, at most.
 pub const MAX_APPEND_BYTES: usize = 16 << 20;
 /// Events of one command, at most.

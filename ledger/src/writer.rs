@@ -1,11 +1,13 @@
 //! The one task that appends: it takes the commands that wait, commits them in one transaction,
 //! and then answers.
 //!
-//! Versions and keys are checked inside the transaction, with what earlier commands of the same
-//! batch do; losers are refused one by one. Where the database refuses the batch because of what one
+//! Versions and keys are checked on a look at the log that the batch is then stored against, with what
+//! earlier commands of the same batch do; losers are refused one by one. Right after a batch the look is
+//! left out where the next one can be judged without ([`known`]). Where the database refuses the batch because of what one
 //! command holds, the commands are committed one at a time, so that only that one fails. An error
 //! at COMMIT is settled by looking whether the batch's events are there.
 
+mod known;
 mod plan;
 mod reply;
 
@@ -14,9 +16,10 @@ use crate::error::{AppendError, LedgerError};
 use crate::limits::{CLOSE_WAIT, GATHER_PERCENT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, MAX_QUEUED_SNAPSHOTS};
 use crate::reader::{Live, advance};
 use crate::ring::Ring;
-use crate::store::{Batch, Failure, HeadRow, ReadLog, Snapshot, WriteLog};
+use crate::store::{Batch, Failure, HeadRow, Look, ReadLog, Snapshot, WriteLog};
 use devmind_domain::Timestamp;
 use devmind_domain::event::RecordedEvent;
+use known::Known;
 use plan::{Asked, Outcome, Plan};
 pub(crate) use reply::Command;
 use std::collections::HashMap;
@@ -38,6 +41,8 @@ pub(crate) struct Writer {
     last_recorded_at: Timestamp,
     /// States that ride along with the next batch.
     snapshots: mpsc::Receiver<Snapshot>,
+    /// What the next batch need not look for.
+    known: Known,
     /// How long the last batch took, and how many commands it answered.
     last_batch: (Duration, usize),
 }
@@ -64,7 +69,8 @@ impl Writer {
         let (keep, snapshots) = mpsc::channel(MAX_QUEUED_SNAPSHOTS);
         let live = Live { ring: Arc::clone(&ring), head: receiver, keep: Some(keep), sender: None };
         let (head, last_batch) = (Arc::new(sender), (Duration::ZERO, 0));
-        (Self { store, read, ring, head, last_recorded_at, snapshots, last_batch }, live)
+        let known = Known::default();
+        (Self { store, read, ring, head, last_recorded_at, snapshots, known, last_batch }, live)
     }
 
     /// The head that followers wait for, for whoever else can tell that it moved.
@@ -150,43 +156,88 @@ impl Writer {
 
     /// One transaction over the whole batch; once more when another process was faster.
     async fn attempt(&mut self, batch: &[Command]) -> Attempt {
+        if let Some(done) = self.attempt_unseen(batch).await {
+            return done;
+        }
+        self.known.forget();
         for _ in 0..MAX_LOOKS {
             let asked = Asked::of(batch);
             let look = match self.store.look(&asked.streams, &asked.keys).await {
                 Ok(look) => look,
                 Err(failure) => return Attempt::Failed(failure),
             };
-            self.last_recorded_at = self.last_recorded_at.max(now()).max(look.recorded_at.unwrap_or_default());
             let before = look.head.clone();
-            let plan = Plan::make(batch, asked, look, self.last_recorded_at);
-            let keys = plan.new_keys(batch);
-            if plan.events.is_empty() && keys.is_empty() {
+            let plan = self.plan(batch, asked, look);
+            if plan.events.is_empty() && plan.new_keys(batch).is_empty() {
                 self.store.leave().await;
                 return Attempt::Done(plan, before);
             }
-            let mut frontier = before.frontier;
-            for event in &plan.events {
-                frontier.push(event.leaf_hash);
-            }
-            let head = HeadRow { root: frontier.root(), frontier };
-            // One a stream, the newest that came.
-            let waiting = std::iter::from_fn(|| self.snapshots.try_recv().ok());
-            let snapshots: HashMap<_, _> = waiting.map(|snapshot| (snapshot.stream.clone(), snapshot)).collect();
-            let snapshots: Vec<_> = snapshots.into_values().collect();
-            let planned =
-                Batch { events: &plan.events, keys: &keys, snapshots: &snapshots, from: plan.head, head: &head };
-            pass(&plan.events, "before");
-            match self.store.store(&planned).await {
-                Ok(()) => {
-                    pass(&plan.events, "after");
+            match self.store(batch, plan, before).await {
+                Ok((plan, head)) => {
+                    self.known.stored(&plan, &head);
                     return Attempt::Done(plan, head);
                 }
-                Err(Failure::Moved) => {}
-                Err(Failure::AtCommit(error)) => return Attempt::InDoubt(error, plan, head),
-                Err(failure @ (Failure::Data(_) | Failure::Before(_))) => return Attempt::Failed(failure),
+                Err(Attempt::Failed(Failure::Moved)) => self.known.overtaken(),
+                Err(attempt) => return attempt,
             }
         }
         Attempt::Failed(Failure::Moved)
+    }
+
+    /// The batch on what is known since the last one; `None` when it must be looked, and certainly nothing is stored.
+    async fn attempt_unseen(&mut self, batch: &[Command]) -> Option<Attempt> {
+        let asked = Asked::of(batch);
+        let look = self.known.look(&asked)?;
+        let before = look.head.clone();
+        let plan = self.plan(batch, asked, look);
+        if !Known::bears(&plan) {
+            return None;
+        }
+        match self.store(batch, plan, before).await {
+            Ok((plan, head)) => {
+                self.known.stored(&plan, &head);
+                Some(Attempt::Done(plan, head))
+            }
+            Err(Attempt::Failed(failure)) => {
+                if matches!(failure, Failure::Moved) {
+                    self.known.overtaken();
+                }
+                None
+            }
+            Err(attempt) => {
+                self.known.forget();
+                Some(attempt)
+            }
+        }
+    }
+
+    fn plan(&mut self, batch: &[Command], asked: Asked<'_>, look: Look) -> Plan {
+        self.last_recorded_at = self.last_recorded_at.max(now()).max(look.recorded_at.unwrap_or_default());
+        Plan::make(batch, asked, look, self.last_recorded_at)
+    }
+
+    /// Stores what was planned, and says where the head is then.
+    async fn store(&mut self, batch: &[Command], plan: Plan, before: HeadRow) -> Result<(Plan, HeadRow), Attempt> {
+        let keys = plan.new_keys(batch);
+        let mut frontier = before.frontier;
+        for event in &plan.events {
+            frontier.push(event.leaf_hash);
+        }
+        let head = HeadRow { root: frontier.root(), frontier };
+        // One a stream, the newest that came.
+        let waiting = std::iter::from_fn(|| self.snapshots.try_recv().ok());
+        let snapshots: HashMap<_, _> = waiting.map(|snapshot| (snapshot.stream.clone(), snapshot)).collect();
+        let snapshots: Vec<_> = snapshots.into_values().collect();
+        let planned = Batch { events: &plan.events, keys: &keys, snapshots: &snapshots, from: plan.head, head: &head };
+        pass(&plan.events, "before");
+        match self.store.store(&planned).await {
+            Ok(()) => {
+                pass(&plan.events, "after");
+                Ok((plan, head))
+            }
+            Err(Failure::AtCommit(error)) => Err(Attempt::InDoubt(error, plan, head)),
+            Err(failure @ (Failure::Moved | Failure::Data(_) | Failure::Before(_))) => Err(Attempt::Failed(failure)),
+        }
     }
 
     /// After the commit: followers first, then the callers.

@@ -101,6 +101,11 @@ async fn a_redaction_is_shown_first_and_then_told_by_every_reader() {
     let timeline = data.run(&["timeline", "--run", "r"]).await;
     assert_eq!(timeline.status, 0, "{timeline:?}");
     assert!(timeline.stdout.contains(&format!("[redacted by event {by}]")), "{timeline:?}");
+    for with in [&[][..], &["--with", "model=other"]] {
+        let cannot = data.run(&[&["replay", "--run", "r"], with].concat()).await;
+        let says = format!("cannot be replayed [EVENT_REDACTED]: event 3 was redacted by event {by}");
+        assert!(cannot.status == 1 && cannot.stdout.contains(&says), "{cannot:?}");
+    }
     let refused = data.run(&["redact", "--position", "1", "--reason", "x", "--operator", "olga", "--yes"]).await;
     assert_eq!((refused.status, code_of(&refused)), (1, "VALIDATION_FAILED"), "{refused:?}");
 }

@@ -43,6 +43,7 @@ mod otlp;
 mod pages;
 mod poison;
 mod proofs;
+mod prove_once;
 mod replay_stream;
 mod reports;
 mod rerun;

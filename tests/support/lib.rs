@@ -15,6 +15,7 @@ pub mod device;
 pub mod dialect;
 pub mod log;
 pub mod model;
+pub mod pair;
 pub mod peers;
 pub mod process;
 pub mod raw_device;

@@ -189,6 +189,11 @@ pub(crate) async fn list(
         let batch = app.ledger.reader().query(filter, after, limit.max(MIN_BATCH)).await?;
         at_head = batch.is_empty();
         for event in batch {
+            // The views need not know yet whose this is: it would be passed over for good.
+            if event.position > position {
+                at_head = true;
+                break 'page;
+            }
             // Before the look: what is not shown is not recorded as read.
             if events.len() == limit as usize {
                 break 'page;

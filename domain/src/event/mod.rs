@@ -174,41 +174,57 @@ impl RecordedEvent {
     /// An erased payload counts with the hash that its marker names; that the erasure is lawful is for
     /// `verify` to see.
     pub fn expected_leaf_hash(&self) -> Hash {
+        self.leaf_hash_with(&payload_hash(&self.payload), &canonical::sha256_hex(self.metadata.as_bytes()))
+    }
+
+    /// [`RecordedEvent::expected_leaf_hash`] where the hashes of payload ([`payload_hash`]) and metadata (SHA-256 in
+    /// hexadecimal) are known already.
+    pub fn leaf_hash_with(&self, payload_hash: &str, metadata_hash: &str) -> Hash {
+        canonical::leaf_hash(self.header(payload_hash, metadata_hash).as_bytes())
+    }
+
+    /// The RFC 8785 text of what the leaf commits to. The fields are sorted by name, and a text or a whole number has
+    /// one form in JSON as serde writes it, so it is canonical as it is.
+    fn header(&self, payload_hash: &str, metadata_hash: &str) -> String {
         // Payload and metadata enter by hash: a payload can later be erased with the proof intact.
-        canonical::leaf_hash(
-            canonical::canonical_json(&Header {
-                partition: self.partition,
-                position: self.position,
-                event_id: &self.event_id,
-                aggregate_type: &self.stream.aggregate_type,
-                aggregate_id: &self.stream.aggregate_id,
-                sequence: self.sequence,
-                event_type: &self.event_type,
-                event_version: self.event_version,
-                recorded_at: self.recorded_at,
-                metadata_hash: canonical::sha256_hex(self.metadata.as_bytes()),
-                payload_hash: Redacted::parse(&self.payload)
-                    .map_or_else(|| canonical::sha256_hex(self.payload.as_bytes()), |redacted| redacted.payload_hash),
-            })
-            .as_bytes(),
-        )
+        #[allow(clippy::expect_used)]
+        serde_json::to_string(&Header {
+            aggregate_id: &self.stream.aggregate_id,
+            aggregate_type: &self.stream.aggregate_type,
+            event_id: &self.event_id,
+            event_type: &self.event_type,
+            event_version: self.event_version,
+            metadata_hash,
+            partition: self.partition,
+            payload_hash,
+            position: self.position,
+            recorded_at: self.recorded_at,
+            sequence: self.sequence,
+        })
+        .expect("texts and numbers are JSON")
     }
 }
 
-/// What a leaf commits to.
+/// The hash by which a payload enters its leaf: SHA-256 in hexadecimal, of an erased one the hash that its marker
+/// names.
+pub fn payload_hash(payload: &str) -> String {
+    Redacted::parse(payload).map_or_else(|| canonical::sha256_hex(payload.as_bytes()), |redacted| redacted.payload_hash)
+}
+
+/// What a leaf commits to, sorted by name.
 #[derive(Serialize)]
 struct Header<'a> {
-    partition: u32,
-    position: u64,
-    event_id: &'a str,
-    aggregate_type: &'a str,
     aggregate_id: &'a str,
-    sequence: u64,
+    aggregate_type: &'a str,
+    event_id: &'a str,
     event_type: &'a str,
     event_version: u32,
+    metadata_hash: &'a str,
+    partition: u32,
+    payload_hash: &'a str,
+    position: u64,
     recorded_at: Timestamp,
-    metadata_hash: String,
-    payload_hash: String,
+    sequence: u64,
 }
 
 /// What one stored event tells, in order: one fact, or several where an older shape said more at once. All have

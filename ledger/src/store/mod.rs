@@ -93,7 +93,7 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
 }
 
 /// Appending to a log. A batch is one [`WriteLog::look`], then one [`WriteLog::store`] or
-/// [`WriteLog::leave`].
+/// [`WriteLog::leave`]; after a batch that was stored, [`WriteLog::store`] may come without a look.
 #[async_trait::async_trait]
 pub(crate) trait WriteLog: Debug + Send {
     fn place(&self) -> &str;

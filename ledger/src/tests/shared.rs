@@ -203,3 +203,39 @@ async fn the_servers_role_can_append_and_neither_change_nor_delete_nor_migrate()
     refused.append(append("b", 0, "z")).await.expect_err("but it appends nothing");
     assert!(folder.verify().await.is_sound());
 }
+
+#[tokio::test]
+async fn the_cost_of_a_batch_does_not_grow_with_the_log_though_its_statements_were_planned_on_empty_tables() {
+    const ROUNDS: u64 = 100;
+    let folder = Folder::postgres();
+    // Two processes in turn: each is overtaken each time, so that both look at the log for every batch.
+    let processes = [folder.open().await, folder.open().await];
+    for n in 0..ROUNDS {
+        for (process, ledger) in processes.iter().enumerate() {
+            let append = append(&format!("{n}-{process}"), 0, "x");
+            ledger.append(with_key(append, &format!("k{n}-{process}"), "h")).await.expect("appended");
+        }
+    }
+    for ledger in processes {
+        ledger.close().await;
+    }
+    let Sql::Postgres(mut sql) = folder.connect().await else { panic!("PostgreSQL") };
+    // A connection tells what it did when it ends.
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = \
+                  'client backend' AND pid <> pg_backend_pid()";
+    while sqlx::query_scalar::<_, i64>(others).fetch_one(&mut sql).await.expect("counted") > 0 {
+        tokio::task::yield_now().await;
+    }
+    let read: Vec<(String, i64)> = sqlx::query_as(
+        "SELECT relname::text, (seq_tup_read + (SELECT sum(i.idx_tup_read) FROM pg_stat_user_indexes i \
+         WHERE i.relid = t.relid))::bigint \
+         FROM pg_stat_user_tables t WHERE schemaname = 'ledger' AND relname IN ('events', 'idempotency')",
+    )
+    .fetch_all(&mut sql)
+    .await
+    .expect("counted");
+    assert_eq!(read.len(), 2);
+    for (table, rows) in read {
+        assert!(rows <= 2 * 2 * 4 * ROUNDS as i64, "{rows} rows of {table} were read for {} batches", 2 * ROUNDS);
+    }
+}

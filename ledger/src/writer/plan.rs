@@ -154,6 +154,6 @@ fn record(
         recorded_at,
         leaf_hash: [0; 32],
     };
-    recorded.leaf_hash = recorded.expected_leaf_hash();
+    recorded.leaf_hash = recorded.leaf_hash_with(&event.payload_hash, &event.metadata_hash);
     recorded
 }

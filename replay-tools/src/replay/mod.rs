@@ -22,7 +22,7 @@ use devmind_domain::agent::{context_hash, prompt, run_agent};
 use devmind_domain::ids::RunId;
 use devmind_ledger::{EventFilter, LedgerError, LedgerReader, MAX_PAGE_EVENTS};
 use ports::{Halt, Ports};
-use record::{Missing, Record};
+use record::{Missing, Record, Unreadable};
 use serde::Serialize;
 use serde_json::json;
 
@@ -49,9 +49,17 @@ pub enum Outcome {
     Differs(Difference),
     /// It cannot be replayed.
     NotReplayable {
+        /// A stable code.
+        code: &'static str,
         /// Why.
         reason: String,
     },
+}
+
+impl Outcome {
+    fn not_replayable((code, reason): Unreadable) -> Self {
+        Self::NotReplayable { code: code.as_str(), reason }
+    }
 }
 
 /// A run, replayed.
@@ -80,9 +88,10 @@ pub async fn replay_run(
         Ok(record) => record,
         Err(Missing::NoSuchRun) => return Ok(None),
         Err(Missing::NotClaimed) => {
-            return replayed(0, Outcome::NotReplayable { reason: "it was never begun".to_owned() });
+            let never = (ErrorCode::RunNotReplayable, "it was never begun".to_owned());
+            return replayed(0, Outcome::not_replayable(never));
         }
-        Err(Missing::Unreadable(reason)) => return replayed(0, Outcome::NotReplayable { reason }),
+        Err(Missing::Unreadable(why)) => return replayed(0, Outcome::not_replayable(why)),
     };
     let begun = context_hash(&prompt(&record.context, &record.thread));
     if begun != record.context_hash {
@@ -100,7 +109,7 @@ pub async fn replay_run(
         Ok(()) => Outcome::Same,
         Err(Halt::Cut) => Outcome::SameUntilCut,
         Err(Halt::Differs(difference)) => Outcome::Differs(difference),
-        Err(Halt::Unreadable(reason)) => Outcome::NotReplayable { reason },
+        Err(Halt::Unreadable(why)) => Outcome::not_replayable(why),
         Err(Halt::Ledger(error)) => return Err(error),
     };
     replayed(ports.decisions, outcome)
@@ -166,7 +175,7 @@ pub(crate) async fn run(data: &Source, args: ReplayArgs, output: &mut Output) ->
         say(
             "what comes after a difference is not known: the log has no answer for it, and no model or device is asked",
         );
-        return Ok(Verdict::Holds);
+        return Ok(if missing == 0 { Verdict::Holds } else { Verdict::Incomplete });
     }
     Ok(match (differ, missing) {
         (0, 0) => Verdict::Holds,
@@ -181,8 +190,8 @@ fn print(replayed: &Replayed, output: &mut Output) -> Result<(), Failure> {
         Outcome::Same => output.line(escaped(&format!("run {run_id}: same decisions ({decisions})"))),
         Outcome::SameUntilCut => output
             .line(escaped(&format!("run {run_id}: same decisions ({decisions}) until it was cut off from outside"))),
-        Outcome::NotReplayable { reason } => {
-            output.line(escaped(&format!("run {run_id}: cannot be replayed: {reason}")))
+        Outcome::NotReplayable { code, reason } => {
+            output.line(escaped(&format!("run {run_id}: cannot be replayed [{code}]: {reason}")))
         }
         Outcome::Differs(Difference { position, replay, log }) => {
             output.line(escaped(&format!(

@@ -2,7 +2,7 @@
 //! for anything else, it is left with the difference.
 
 use super::Difference;
-use super::record::{Record, readable};
+use super::record::{Record, Unreadable, readable};
 use super::what_if::{ToolPolicy, WhatIf};
 use devmind_domain::agent::{AgentEnd, AgentPorts, Approvals, Message, Permission, PlannedCall, context_hash, prompt};
 use devmind_domain::conversation::ConversationEvent;
@@ -19,7 +19,7 @@ pub(super) enum Halt {
     /// The log has no more, and need not: the run was cut off there.
     Cut,
     Differs(Difference),
-    Unreadable(String),
+    Unreadable(Unreadable),
     Ledger(LedgerError),
 }
 

@@ -28,11 +28,14 @@ pub(super) struct Record {
     pub end: Option<(u64, ConversationEvent)>,
 }
 
+/// Why what the log has cannot be read: a stable code, and words.
+pub(super) type Unreadable = (ErrorCode, String);
+
 /// Why there is nothing to replay.
 pub(super) enum Missing {
     NoSuchRun,
     NotClaimed,
-    Unreadable(String),
+    Unreadable(Unreadable),
 }
 
 impl Record {
@@ -92,7 +95,10 @@ impl Record {
             return Ok(Err(Missing::NotClaimed));
         };
         let Some((history, question)) = before.history.before(&prepared.turn_id) else {
-            return Ok(Err(Missing::Unreadable("its turn is not in the conversation".to_owned())));
+            return Ok(Err(Missing::Unreadable((
+                ErrorCode::RunNotReplayable,
+                "its turn is not in the conversation".to_owned(),
+            ))));
         };
         let mut record = Self {
             claimed_at,
@@ -139,11 +145,12 @@ impl Before {
 }
 
 /// The event, if it says what it said when it was recorded.
-pub(super) fn readable<E: EventSet>(event: &RecordedEvent) -> Result<Facts<E>, String> {
+pub(super) fn readable<E: EventSet>(event: &RecordedEvent) -> Result<Facts<E>, Unreadable> {
     if let Some(erased) = Redacted::parse(&event.payload) {
-        return Err(format!("event {} was redacted by event {}", event.position, erased.by));
+        let reason = format!("event {} was redacted by event {}", event.position, erased.by);
+        return Err((ErrorCode::EventRedacted, reason));
     }
-    event.decode_as().map_err(|error| format!("event {}: {error}", event.position))
+    event.decode_as().map_err(|error| (ErrorCode::RunNotReplayable, format!("event {}: {error}", event.position)))
 }
 
 /// The run that an event ends.

@@ -10,7 +10,7 @@ use sqlx::postgres::PgListener;
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 
-/// The channel that every append notifies.
+/// The channel that every append notifies, with who appended.
 pub(super) const CHANNEL: &str = "devmind_ledger";
 
 /// Keeps `head` true until nobody holds it any more.
@@ -38,11 +38,23 @@ async fn follow(log: Arc<PgLog>, head: Weak<watch::Sender<Head>>) {
         }
         // Whatever happens, the head is read next: an error here costs at most one pause.
         match &mut listener {
-            Some(heard) => match tokio::time::timeout(POLL_INTERVAL, heard.try_recv()).await {
-                Ok(Ok(Some(_))) | Err(_) => {}
-                Ok(Ok(None) | Err(_)) => listener = None,
+            Some(heard) => match tokio::time::timeout(POLL_INTERVAL, foreign(heard, &log.own)).await {
+                Ok(true) | Err(_) => {}
+                Ok(false) => listener = None,
             },
             None => tokio::time::sleep(POLL_INTERVAL).await,
+        }
+    }
+}
+
+/// Waits for news of another process; `false` when the connection was lost. What this process appended, its writer
+/// has told already.
+async fn foreign(heard: &mut PgListener, own: &str) -> bool {
+    loop {
+        match heard.try_recv().await {
+            Ok(Some(news)) if news.payload() == own => {}
+            Ok(Some(_)) => return true,
+            Ok(None) | Err(_) => return false,
         }
     }
 }

@@ -13,6 +13,7 @@ use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnection, PgPoolOptions};
 use sqlx::{Connection, Executor, PgPool, Row};
 use std::sync::Arc;
+use uuid::Uuid;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/postgres/ledger");
 
@@ -27,10 +28,11 @@ pub(crate) async fn open_writable(url: &PostgresUrl) -> Result<(Opened, Arc<PgLo
     let last_recorded_at = check_head(url, &mut connection).await?;
     // A failed close of a connection that is not needed any more changes nothing.
     let _ = connection.close().await;
-    let read = Arc::new(PgLog::new(url, read_pool(url)));
+    let own = Uuid::now_v7().simple().to_string();
+    let read = Arc::new(PgLog::new(url, read_pool(url), own.clone()));
     let head = read.head().await.map_err(|error| fail(url, "read the head", &error))?;
     let ledger_id = read.ledger_id().await.map_err(|error| fail(url, "read the ledger's id", &error))?;
-    let write = Box::new(PgWriter::new(url));
+    let write = Box::new(PgWriter::new(url, own));
     Ok((Opened { write, read: read.clone(), head, ledger_id, last_recorded_at }, read))
 }
 
@@ -49,7 +51,7 @@ pub(crate) async fn open_reader(url: &PostgresUrl) -> Result<(PgLog, String), Le
         }
         Some(_) => {}
     }
-    let log = PgLog::new(url, read_pool(url));
+    let log = PgLog::new(url, read_pool(url), String::new());
     let ledger_id = log.ledger_id().await.map_err(|error| fail(url, "read the ledger's id", &error))?;
     Ok((log, ledger_id))
 }
@@ -66,6 +68,10 @@ fn read_pool(url: &PostgresUrl) -> PgPool {
     PgPoolOptions::new()
         .max_connections(READ_CONNECTIONS)
         .acquire_timeout(CONNECT_WAIT)
+        .after_connect(|connection, _| {
+            // A statement may be planned while the tables are empty, and kept: by index it stays right.
+            Box::pin(async move { connection.execute("SET enable_seqscan = off; SET jit = off").await.map(drop) })
+        })
         .connect_lazy_with(url.options().clone())
 }
 

@@ -35,11 +35,13 @@ const TRIGGERS: [&str; 12] = [
 pub(crate) struct PgLog {
     place: String,
     pub(super) pool: PgPool,
+    /// What the writer of the same process signs its notifications with; empty without one.
+    pub(super) own: String,
 }
 
 impl PgLog {
-    pub fn new(url: &PostgresUrl, pool: PgPool) -> Self {
-        Self { place: url.to_string(), pool }
+    pub fn new(url: &PostgresUrl, pool: PgPool, own: String) -> Self {
+        Self { place: url.to_string(), pool, own }
     }
 
     pub async fn ledger_id(&self) -> Result<String, sqlx::Error> {

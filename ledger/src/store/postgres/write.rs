@@ -22,15 +22,19 @@ use sqlx::{Connection, Executor, Row};
 use std::future::Future;
 use tokio::time::{Instant, timeout};
 
-/// Settings of the session; the statements' own limits end what would hang (milliseconds).
+/// Settings of the session; the statements' own limits end what would hang (milliseconds). Each statement is
+/// planned once, maybe on empty tables, and must stay right when they are large: by their indexes.
 const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET lock_timeout = 8000; \
-     SET statement_timeout = 20000; SET idle_in_transaction_session_timeout = 20000";
+     SET statement_timeout = 20000; SET idle_in_transaction_session_timeout = 20000; \
+     SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off";
 
 /// The connection that writes; made when it is needed, and anew when it was lost.
 #[derive(Debug)]
 pub(crate) struct PgWriter {
     url: PostgresUrl,
     place: String,
+    /// What its notifications are signed with.
+    own: String,
     connection: Option<PgConnection>,
     /// The head's generation at the last look.
     generation: i64,
@@ -43,10 +47,11 @@ pub(crate) struct PgWriter {
 }
 
 impl PgWriter {
-    pub fn new(url: &PostgresUrl) -> Self {
+    pub fn new(url: &PostgresUrl, own: String) -> Self {
         Self {
             url: url.clone(),
             place: url.to_string(),
+            own,
             connection: None,
             generation: 0,
             overtaken: false,
@@ -97,15 +102,17 @@ impl PgWriter {
         let scopes: Vec<&str> = keys.iter().map(|key| key.scope.as_str()).collect();
         let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
         // One statement, so one moment; what the next ones read can only be the same while the head,
-        // which the batch is stored against, has not moved.
+        // which the batch is stored against, has not moved. A key is looked up by a subquery of its own: a join
+        // may be planned as a walk over all keys there ever were; ordering leaves one index for the newest event.
         let row = sqlx::query(
             "SELECT h.size, h.root, h.frontier, h.generation, \
-             (SELECT e.recorded_at FROM ledger.events e WHERE e.partition = h.partition AND e.position = h.size), \
+             (SELECT e.recorded_at FROM ledger.events e WHERE e.partition = h.partition AND e.position <= h.size \
+              ORDER BY e.position DESC LIMIT 1), \
              ARRAY(SELECT coalesce((SELECT max(e.sequence) FROM ledger.events e \
                    WHERE e.aggregate_type = asked.kind AND e.aggregate_id = asked.id), 0) \
                    FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS asked (kind, id, n) ORDER BY n), \
-             ARRAY(SELECT asked.n FROM unnest($4::text[], $5::text[]) WITH ORDINALITY AS asked (scope, key, n) \
-                   JOIN ledger.idempotency i ON i.scope = asked.scope AND i.key = asked.key) \
+             ARRAY(SELECT (SELECT i.key FROM ledger.idempotency i WHERE i.scope = asked.scope AND i.key = asked.key) IS NOT NULL \
+                   FROM unnest($4::text[], $5::text[]) WITH ORDINALITY AS asked (scope, key, n) ORDER BY n) \
              FROM ledger.head h WHERE h.partition = $1",
         )
         .bind(partition())
@@ -127,9 +134,8 @@ impl PgWriter {
         let versions: Vec<i64> = row.try_get(5)?;
         let versions = versions.into_iter().map(|version| u64::try_from(version).unwrap_or(0)).collect();
         let mut seen = Vec::new();
-        for number in row.try_get::<Vec<i64>, _>(6)? {
-            let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
-            if let Some(key) = keys.get(index) {
+        for (index, (key, found)) in keys.iter().zip(row.try_get::<Vec<bool>, _>(6)?).enumerate() {
+            if found {
                 seen.extend(self.seen(index, key).await?);
             }
         }
@@ -167,7 +173,7 @@ impl PgWriter {
         let hashes: Vec<&[u8]> = events.iter().map(|event| event.leaf_hash.as_slice()).collect();
         let moments: Vec<String> = events.iter().map(|event| event.recorded_at.to_string()).collect();
         let keys = batch.keys;
-        let generation = self.generation;
+        let (generation, own) = (self.generation, self.own.clone());
         let sql = format!(
             "WITH moved AS (UPDATE ledger.head SET size = $2, root = $3, frontier = $4 \
                WHERE partition = $1 AND size = $5 AND generation = $6 RETURNING partition), \
@@ -182,7 +188,7 @@ impl PgWriter {
                ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET sequence = excluded.sequence, \
                state_version = excluded.state_version, state = excluded.state \
                WHERE excluded.sequence > s.sequence OR excluded.state_version <> s.state_version) \
-             SELECT pg_notify('{CHANNEL}', '') FROM moved"
+             SELECT pg_notify('{CHANNEL}', $31) FROM moved"
         );
         let query = sqlx::query(&sql)
             .bind(partition())
@@ -214,7 +220,8 @@ impl PgWriter {
             .bind(batch.snapshots.iter().map(|kept| kept.stream.aggregate_id.as_str()).collect::<Vec<_>>())
             .bind(batch.snapshots.iter().map(|kept| as_i64(kept.sequence)).collect::<Vec<_>>())
             .bind(batch.snapshots.iter().map(|kept| i64::from(kept.state_version)).collect::<Vec<_>>())
-            .bind(batch.snapshots.iter().map(|kept| kept.state.as_str()).collect::<Vec<_>>());
+            .bind(batch.snapshots.iter().map(|kept| kept.state.as_str()).collect::<Vec<_>>())
+            .bind(own);
         let moved = query.fetch_optional(self.connection().await?).await?.is_some();
         if moved && self.locked {
             self.locked = false;

@@ -21,6 +21,8 @@ pub(crate) struct SqliteWriter {
     place: String,
     connection: SqliteConnection,
     lock: File,
+    /// Whether the batch's transaction has begun.
+    begun: bool,
     #[cfg(test)]
     faults: crate::store::faults::Faults,
 }
@@ -31,6 +33,7 @@ impl SqliteWriter {
             place: file.display().to_string(),
             connection,
             lock,
+            begun: false,
             #[cfg(test)]
             faults: crate::store::faults::Faults::default(),
         }
@@ -40,7 +43,16 @@ impl SqliteWriter {
         sqlx::query(sql).execute(&mut self.connection).await.map(drop)
     }
 
+    async fn begin(&mut self) -> Result<(), Failure> {
+        if !self.begun {
+            self.run("BEGIN IMMEDIATE").await.map_err(|error| self.before(&error))?;
+            self.begun = true;
+        }
+        Ok(())
+    }
+
     async fn commit(&mut self) -> Result<(), sqlx::Error> {
+        self.begun = false;
         #[cfg(test)]
         if let Some((sql, error)) = self.faults.instead_of_commit() {
             self.run(sql).await?;
@@ -51,6 +63,7 @@ impl SqliteWriter {
 
     /// Ends the transaction without a trace. It may have ended by itself, so nothing is reported.
     async fn rollback(&mut self) {
+        self.begun = false;
         if let Err(error) = self.run("ROLLBACK").await {
             tracing::debug!(%error, "the transaction had ended already");
         }
@@ -248,7 +261,7 @@ impl WriteLog for SqliteWriter {
 
     /// Begins the batch's transaction; no other process can write until it ends.
     async fn look(&mut self, streams: &[&StreamId], keys: &[&Idempotency]) -> Result<Look, Failure> {
-        self.run("BEGIN IMMEDIATE").await.map_err(|error| self.before(&error))?;
+        self.begin().await?;
         let failure = match self.look_inside(streams, keys).await {
             Ok(Ok(look)) => return Ok(look),
             Ok(Err(reason)) => Failure::Before(LedgerError::Corrupt { place: self.place.clone(), reason }),
@@ -259,6 +272,7 @@ impl WriteLog for SqliteWriter {
     }
 
     async fn store(&mut self, batch: &Batch<'_>) -> Result<(), Failure> {
+        self.begin().await?;
         let failure = match self.write(batch).await {
             Ok(true) => return self.commit().await.map_err(Failure::AtCommit),
             Ok(false) => Failure::Moved,
