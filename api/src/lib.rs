@@ -23,6 +23,7 @@ pub mod runs;
 mod say;
 pub mod state;
 pub mod tls;
+pub mod tools;
 pub mod ui;
 
 pub use lifecycle::{Server, ServerHandle};

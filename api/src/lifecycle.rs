@@ -20,6 +20,7 @@ use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
 use crate::state::{App, ModelPatience};
+use crate::tools::Tools;
 use crate::ui::Verification;
 use axum::Extension;
 use devmind_domain::conversation::Claim;
@@ -205,6 +206,7 @@ impl Server {
             approval_lifetime_ms: (config.approval_lifetime_ms > 0).then_some(config.approval_lifetime_ms),
             nodes,
             lease,
+            tools: Tools::default(),
             gateway: Gateway::new(&config.limits),
             open_streams: Places::new(u32::MAX, MAX_OPEN_STREAMS),
             limits: config.limits.clone(),

@@ -8,6 +8,7 @@ use crate::nodes::Nodes;
 use crate::nodes::lease::Kept;
 use crate::places::Places;
 use crate::runs::ActiveRuns;
+use crate::tools::Tools;
 use crate::ui::Verification;
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
@@ -51,6 +52,8 @@ pub struct App {
     pub model_patience: ModelPatience,
     /// How long a person may take to answer an approval (milliseconds); absent: for ever.
     pub approval_lifetime_ms: Option<i64>,
+    /// The tools there are.
+    pub tools: Tools,
     /// Devices and their calls.
     pub gateway: Gateway,
     /// The other processes of this ledger.

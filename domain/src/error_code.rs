@@ -97,6 +97,8 @@ error_codes! {
     ToolNotStarted = "TOOL_NOT_STARTED", 409, false, "the run ended before this call was begun";
     ToolLimitReached = "TOOL_LIMIT_REACHED", 429, false, "a run may use a limited number of tools; answer with what there is";
     ExecutionFailed = "EXECUTION_FAILED", 500, false, "the tool failed; its message says why";
+    InvalidToolOutput = "INVALID_TOOL_OUTPUT", 500, false, "the tool ran and gave a value of another shape than it promises; the value is in the log";
+    RenderFailed = "RENDER_FAILED", 500, false, "the tool ran and its value could not be shown; the value is in the log";
     ToolTimeout = "TOOL_TIMEOUT", 504, true, "no result came in time; a late one is still recorded";
     ResultUnknown = "RESULT_UNKNOWN", 503, false, "it is not known whether the tool ran; the device's report will settle it";
     RunCancelled = "RUN_CANCELLED", 409, false, "the run was stopped while the tool was under way";

@@ -161,6 +161,10 @@ mod tests {
         assert!(longest <= TOOL_WAIT_MS);
         assert_eq!(TOOL_TTL_MS + TOOL_EXECUTION_MS + DEADLINE_MARGIN_MS, TOOL_WAIT_MS);
         let device = catalogue().definitions().filter(|definition| definition.target == Target::Device);
-        assert!(device.map(|definition| definition.timeout_ms).all(|timeout| timeout <= TOOL_EXECUTION_MS));
+        assert!(
+            device
+                .map(|definition| definition.timeout_ms)
+                .all(|timeout| timeout.is_some_and(|ms| ms <= TOOL_EXECUTION_MS))
+        );
     }
 }

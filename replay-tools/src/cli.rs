@@ -46,7 +46,8 @@ pub(crate) enum Command {
     /// Write a conversation, a run or everything to a file that others can check without the ledger, or runs as
     /// OpenTelemetry spans
     Export(ExportArgs),
-    /// Take a whole exported ledger into an empty one, byte for byte, or a log that a cqrs-es store wrote
+    /// Take a whole exported ledger into an empty one, byte for byte; or a log of a cqrs-es store; or the sessions of
+    /// other agents
     Import(ImportArgs),
     /// Say whether a tool call was executed once, never, or cannot be known, with the proofs
     ProveOnce(ProveOnceArgs),
@@ -264,10 +265,10 @@ pub(crate) struct ExportArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
     /// The exported bundle
-    #[arg(value_name = "BUNDLE", required_unless_present = "from_cqrs", conflicts_with = "from_cqrs")]
+    #[arg(value_name = "BUNDLE", required_unless_present_any = ["from_cqrs", "from_codex", "from_claude_code"])]
     pub bundle: Option<PathBuf>,
     /// The store of an application built with sqlite-es or postgres-es: a file, or `postgres://…`
-    #[arg(long, value_name = "FILE|URL")]
+    #[arg(long, value_name = "FILE|URL", conflicts_with = "bundle")]
     pub from_cqrs: Option<String>,
     /// The table of its events, where it is not `events`
     #[arg(long, value_name = "NAME", requires = "from_cqrs")]
@@ -275,6 +276,15 @@ pub(crate) struct ImportArgs {
     /// Also take events of types that this program does not know; they are kept as they are
     #[arg(long, requires = "from_cqrs")]
     pub keep_unknown: bool,
+    /// Sessions of the Codex CLI: rollout files, or folders with them such as `~/.codex/sessions`
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["bundle", "from_cqrs", "from_claude_code"])]
+    pub from_codex: Vec<PathBuf>,
+    /// Sessions of Claude Code: transcripts, or folders with them such as `~/.claude/projects`
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with_all = ["bundle", "from_cqrs"])]
+    pub from_claude_code: Vec<PathBuf>,
+    /// Whose the imported sessions are
+    #[arg(long, value_name = "NAME", default_value = "imported", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub user: String,
     /// Do it; without this, what would be imported is checked
     #[arg(long)]
     pub yes: bool,

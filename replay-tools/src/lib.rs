@@ -11,6 +11,7 @@ mod bundle;
 mod cli;
 mod failure;
 mod foreign;
+mod histories;
 mod journal;
 mod log;
 mod otlp;
@@ -87,7 +88,8 @@ pub fn run(cli: Cli) -> ExitCode {
             },
             Command::Import(args) => match &args.bundle {
                 Some(bundle) => bundle::import(&data, bundle, args.yes, &mut output).await,
-                None => foreign::run(&data, args, &mut output).await,
+                None if args.from_cqrs.is_some() => foreign::run(&data, args, &mut output).await,
+                None => histories::run(&data, &args, &mut output).await,
             },
             Command::ProveOnce(args) => prove_once::run(&data, args, &mut output).await,
             Command::Attest(args) => attest::run(&data, args, &mut output).await,

@@ -29,7 +29,7 @@ pub(super) fn request_frame(
         arguments_json: canonical_json(&request.arguments),
         call_hash: request.call_hash.clone(),
         requires_confirmation: definition.requires_confirmation,
-        execution_timeout_ms: definition.timeout_ms,
+        execution_timeout_ms: definition.timeout_ms?,
         ttl_ms: attempt.ttl_ms,
         expires_at: Some(now().plus_millis(attempt.ttl_ms.cast_signed())),
         call_created_at: requested_at,

@@ -35,6 +35,11 @@ impl StopSignal {
         self.reason.get().copied().unwrap_or(StopReason::ShuttingDown)
     }
 
+    /// A token that is cancelled with the run, and can be cancelled for itself.
+    pub fn narrowed(&self) -> CancellationToken {
+        self.token.child_token()
+    }
+
     /// Why the run must stop, if it must.
     pub fn reason(&self) -> Option<StopReason> {
         self.reason.get().copied()

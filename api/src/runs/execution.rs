@@ -10,11 +10,13 @@ use super::sink::Sink;
 use crate::agui::{AgUiEvent, Audience, RunStream};
 use crate::ids::new_id;
 use crate::state::App;
+use crate::tools::ToolSet;
 use devmind_domain::agent::{AgentEnd, AgentPorts, Approvals, Message, PlannedCall, run_agent};
 use devmind_domain::conversation::{ConversationCommand, RunCancelReason};
 use devmind_domain::event::{AggregateType, Metadata, NewEvent, RecordedEvent, StreamId};
 use devmind_domain::ids::*;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadError, ThreadEvent};
+use devmind_domain::tools::Registry;
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, LedgerError, StreamAppend};
 use devmind_projections::RunRow;
@@ -53,6 +55,8 @@ pub(super) struct Execution {
     pub thread: Thread,
     pub thread_version: u64,
     pub approvals: Approvals,
+    /// The tools as they were when the run began.
+    pub tools: Arc<ToolSet>,
     pub signal: StopSignal,
     pub stream: RunStream,
     sink: Sink,
@@ -85,8 +89,9 @@ impl Execution {
         audience: Audience,
     ) -> Self {
         let Started { context, thread, thread_version, approvals, events } = started;
+        let tools = app.tools.current();
         let stream = RunStream::new(run.run_id.clone(), audience);
-        Self { app, run, context, thread, thread_version, approvals, signal, stream, sink, claimed: events }
+        Self { app, run, context, thread, thread_version, approvals, tools, signal, stream, sink, claimed: events }
     }
 
     /// Runs to the terminal event, whatever happens: an answer, a failure, a stop, a panic.
@@ -221,6 +226,10 @@ impl AgentPorts for Execution {
 
     fn approvals(&self) -> &Approvals {
         &self.approvals
+    }
+
+    fn tools(&self) -> &Registry {
+        self.tools.registry()
     }
 
     async fn call_model(&mut self, round: u32) -> Result<(), Halt> {

@@ -7,7 +7,7 @@ use devmind_domain::conversation::{Conversation, ConversationCommand, NewInterru
 use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::*;
-use devmind_domain::tools::{admit, catalogue};
+use devmind_domain::tools::admit;
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, StreamAppend, load};
 
@@ -19,7 +19,7 @@ impl Execution {
         let expires_at = self.app.approval_lifetime_ms.map(|lifetime| now().plus_millis(lifetime));
         let (mut asked, mut interrupts) = (Vec::new(), Vec::new());
         for planned in &calls {
-            let admission = admit(catalogue(), &planned.call, planned.over_limit);
+            let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
             let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
             let request = self.request(&planned.call.id, &admission);
             let decided = ToolCallDecided {

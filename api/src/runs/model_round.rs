@@ -15,7 +15,7 @@ use devmind_domain::canonical::hash_json;
 use devmind_domain::ids::*;
 use devmind_domain::limits::*;
 use devmind_domain::thread::*;
-use devmind_domain::tools::catalogue;
+use devmind_domain::tools::{ModelVisible, Registry, ToolDefinition};
 use futures::StreamExt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -71,7 +71,8 @@ impl Execution {
             return Err(Halt::Stopped(reason));
         }
         let model = self.app.model.clone();
-        let request = ModelRequest { messages: prompt(&self.context, &self.thread), tools: offered_tools() };
+        let request =
+            ModelRequest { messages: prompt(&self.context, &self.thread), tools: offered_tools(self.tools.registry()) };
         self.record(ThreadCommand::RequestModel(ModelRequested {
             run_id: self.run.run_id.clone(),
             round,
@@ -239,11 +240,10 @@ fn silent() -> ModelFailure {
     ModelFailure::new(ErrorCode::ModelTimeout, "the model was silent for too long")
 }
 
-fn offered_tools() -> Vec<OfferedTool> {
-    let offer = |definition: &devmind_domain::tools::ToolDefinition| OfferedTool {
-        name: definition.model_name(),
-        description: definition.description.to_owned(),
-        parameters: definition.parameters.clone(),
+fn offered_tools(tools: &Registry) -> Vec<OfferedTool> {
+    let offer = |definition: &ToolDefinition| {
+        let ModelVisible { name, description, parameters } = definition.model_visible();
+        OfferedTool { name, description, parameters }
     };
-    catalogue().definitions().map(offer).collect()
+    tools.definitions().map(offer).collect()
 }

@@ -153,7 +153,7 @@ async fn settle(app: &App, run: &RunRow, claim: Claim) -> Result<(), SettleError
     let (conversation, _) = load::<Conversation>(app.ledger.reader(), run.conversation_id.as_str()).await?;
     let active = conversation.latest.as_ref().and_then(|turn| turn.run.as_ref());
     let stop_requested = active.is_some_and(|own| own.run_id == run.run_id && own.stop_requested);
-    let command = match next_step(&thread, &Approvals::default()) {
+    let command = match next_step(&thread, &Approvals::default(), app.tools.current().registry()) {
         Step::Finish { message_id, answer } => {
             ConversationCommand::CompleteRun { run_id: run.run_id.clone(), claim, message_id, answer }
         }

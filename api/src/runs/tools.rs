@@ -4,13 +4,14 @@
 use super::execution::{Execution, Halt};
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
+use crate::tools::ToolContext;
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Permission, PlannedCall};
 use devmind_domain::canonical::hash_json;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{ThreadCommand, ToolResultObserved};
 use devmind_domain::tool_call::*;
-use devmind_domain::tools::{Admission, ToolOutcome, admit, catalogue, server_tools};
+use devmind_domain::tools::{Admission, Seen, ToolOutcome, admit};
 use devmind_ledger::{ExecuteError, execute};
 use devmind_projections::RunRow;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ impl Execution {
             return Err(Halt::Stopped(reason));
         }
         let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
-        let admission = admit(catalogue(), &planned.call, planned.over_limit);
+        let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
         let request = self.request(&planned.call.id, &admission);
         if let Some((stage, error)) = refusal(&admission, &planned.permission) {
             let by = decider(&planned.permission);
@@ -48,7 +49,12 @@ impl Execution {
                 }
             },
         };
-        self.observe(&tool_call_id, &admission.tool, &outcome).await
+        let Seen { outcome, content, revision } =
+            self.tools.registry().seen(&admission.tool, &admission.arguments, outcome);
+        if let Some(revision) = revision {
+            self.call_command(&tool_call_id, ToolCallCommand::Revise(revision)).await?;
+        }
+        self.observe_content(&tool_call_id, &outcome, content).await
     }
 
     pub(super) fn request(&self, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
@@ -76,7 +82,7 @@ impl Execution {
             epoch: self.app.claim.epoch,
             connection_id: None,
             journal_id: None,
-            wait_ms: catalogue().get(&tool).map_or(0, |definition| definition.timeout_ms),
+            wait_ms: self.tools.registry().get(&tool).and_then(|definition| definition.timeout_ms).unwrap_or(0),
             ttl_ms: 0,
             attempt_is_live: false,
             age_ms: 0,
@@ -87,7 +93,8 @@ impl Execution {
             return Ok(ToolOutcome::of(recorded));
         }
         let started_at = now();
-        let outcome = server_tools::execute(&tool, &arguments, started_at);
+        let context = ToolContext { tool_call_id: id.clone(), cancel: self.signal.narrowed() };
+        let outcome = self.tools.execute(&tool, arguments, context).await;
         let (status, output, error) = match &outcome.result {
             Ok(output) => (ResultStatus::Succeeded, Some(output.clone()), None),
             Err(error) => (ResultStatus::Failed, None, Some(error.clone())),
@@ -124,10 +131,14 @@ impl Execution {
     }
 
     async fn observe(&mut self, id: &ToolCallId, tool: &str, outcome: &ToolOutcome) -> Result<(), Halt> {
+        self.observe_content(id, outcome, outcome.content(tool)).await
+    }
+
+    async fn observe_content(&mut self, id: &ToolCallId, outcome: &ToolOutcome, content: String) -> Result<(), Halt> {
         self.record(ThreadCommand::ObserveResult(ToolResultObserved {
             tool_call_id: id.clone(),
             ok: outcome.ok(),
-            content: outcome.content(tool),
+            content,
             error: outcome.error_code(),
         }))
         .await

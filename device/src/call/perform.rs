@@ -177,7 +177,11 @@ impl Calls {
     ) -> Result<Settlement, ToolFailure> {
         let ready = work.ready.take().ok_or_else(not_prepared)?;
         let slot = work.slot.take().ok_or_else(not_prepared)?;
-        let allowed = Duration::from_millis(request.execution_timeout_ms.min(ready.definition.timeout_ms));
+        let allowed = Duration::from_millis(
+            request
+                .execution_timeout_ms
+                .min(ready.definition.timeout_ms.unwrap_or(devmind_domain::limits::TOOL_EXECUTION_MS)),
+        );
         let execution = Execution {
             tool_call_id: request.tool_call_id.clone(),
             ends_at: Instant::now() + allowed,

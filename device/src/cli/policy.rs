@@ -58,7 +58,8 @@ pub(super) fn policy(settings: &Settings, command: PolicyCommand) -> Result<Exit
             let is_asked = catalogue().get(&tool).is_some_and(|tool| tool.requires_confirmation);
             if !is_asked {
                 let message = format!("{tool} is no tool that you are asked about");
-                let asked = catalogue().definitions().filter(|tool| tool.requires_confirmation).map(|tool| tool.name);
+                let asked =
+                    catalogue().definitions().filter(|tool| tool.requires_confirmation).map(|tool| tool.name.as_str());
                 let hint = format!("use one of {}", asked.collect::<Vec<_>>().join(", "));
                 return Err(DeviceError::new(ErrorCode::ConfigInvalid, message).with_hint(hint));
             }

@@ -187,7 +187,7 @@ mod tests {
         let mut offered: Vec<&str> = all().iter().map(|tool| tool.name()).collect();
         let device_only = |definition: &&ToolDefinition| definition.target == Target::Device;
         let mut known: Vec<&str> =
-            catalogue().definitions().filter(device_only).map(|definition| definition.name).collect();
+            catalogue().definitions().filter(device_only).map(|definition| definition.name.as_str()).collect();
         offered.sort_unstable();
         known.sort_unstable();
         assert_eq!(offered, known);

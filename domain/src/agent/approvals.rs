@@ -6,7 +6,7 @@
 use crate::conversation::{Conversation, InterruptStatus};
 use crate::ids::{ThreadId, ToolCallId, UserId};
 use crate::thread::ModelToolCall;
-use crate::tools::{Approval, admit, catalogue};
+use crate::tools::{Approval, Registry, admit};
 
 /// Whether a call may go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +44,9 @@ impl Approvals {
     }
 
     /// Whether a call may go on. A call that can only fail needs nobody's permission to fail.
-    pub fn about(&self, call: &ModelToolCall, over_limit: bool) -> Permission {
-        let admission = admit(catalogue(), call, over_limit);
-        let definition = catalogue().get(&admission.tool);
+    pub fn about(&self, tools: &Registry, call: &ModelToolCall, over_limit: bool) -> Permission {
+        let admission = admit(tools, call, over_limit);
+        let definition = tools.get(&admission.tool);
         if admission.refusal.is_some() || definition.is_none_or(|definition| definition.approval == Approval::Never) {
             return Permission::NotNeeded;
         }

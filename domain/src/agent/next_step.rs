@@ -5,6 +5,7 @@ use crate::ErrorCode;
 use crate::ids::MessageId;
 use crate::limits::{MAX_MODEL_ROUNDS_PER_RUN, MAX_TOOL_CALLS_PER_RUN};
 use crate::thread::{ModelToolCall, Thread};
+use crate::tools::Registry;
 
 /// One step of the loop.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +46,9 @@ pub struct PlannedCall {
     pub permission: Permission,
 }
 
-/// What to do next; the thread and what people decided about its calls are all there is to know.
-pub fn next_step(thread: &Thread, approvals: &Approvals) -> Step {
+/// What to do next; the thread, what people decided about its calls and which tools there are is all there is to
+/// know.
+pub fn next_step(thread: &Thread, approvals: &Approvals, tools: &Registry) -> Step {
     if let Some(failure) = &thread.failure {
         return Step::Fail { code: failure.code.clone(), message: failure.message.clone() };
     }
@@ -61,7 +63,7 @@ pub fn next_step(thread: &Thread, approvals: &Approvals) -> Step {
         .filter(|(_, call)| last.result_of(&call.id).is_none())
         .map(|(index, call)| {
             let over_limit = earlier + index >= MAX_TOOL_CALLS_PER_RUN as usize;
-            PlannedCall { call: call.clone(), over_limit, permission: approvals.about(call, over_limit) }
+            PlannedCall { call: call.clone(), over_limit, permission: approvals.about(tools, call, over_limit) }
         })
         .collect();
     // A call that waits for a person does not hold back the others.

@@ -4,6 +4,7 @@ use super::approvals::Approvals;
 use super::next_step::{PlannedCall, Step, next_step};
 use crate::ids::MessageId;
 use crate::thread::Thread;
+use crate::tools::Registry;
 use std::future::Future;
 
 /// How the loop causes effects. Every method appends what happened to the thread before it returns,
@@ -17,6 +18,9 @@ pub trait AgentPorts: Send {
 
     /// What people decided about the thread's calls.
     fn approvals(&self) -> &Approvals;
+
+    /// The tools there are for this run.
+    fn tools(&self) -> &Registry;
 
     /// Asks the model.
     fn call_model(&mut self, round: u32) -> impl Future<Output = Result<(), Self::Halt>> + Send;
@@ -55,7 +59,7 @@ pub enum AgentEnd {
 /// Whatever a port halts with.
 pub async fn run_agent<P: AgentPorts>(ports: &mut P) -> Result<AgentEnd, P::Halt> {
     loop {
-        match next_step(ports.thread(), ports.approvals()) {
+        match next_step(ports.thread(), ports.approvals(), ports.tools()) {
             Step::CallModel { round } => ports.call_model(round).await?,
             Step::RunTools(calls) => ports.run_tools(calls).await?,
             Step::AwaitApproval(calls) => {

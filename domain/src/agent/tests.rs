@@ -7,6 +7,7 @@ use crate::aggregate::Decider;
 use crate::ids::*;
 use crate::limits::{MAX_MODEL_ROUNDS_PER_RUN, MAX_TOOL_CALLS_PER_RUN};
 use crate::thread::*;
+use crate::tools::{Registry, catalogue};
 use serde_json::json;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -71,7 +72,7 @@ fn rounds(calls: &[u32]) -> Vec<ThreadEvent> {
 }
 /// The step in one word, with what it is about.
 fn step(events: &[ThreadEvent]) -> String {
-    match next_step(&fold(events), &Approvals::default()) {
+    match next_step(&fold(events), &Approvals::default(), catalogue()) {
         Step::CallModel { round } => format!("call model {round}"),
         Step::RunTools(calls) => {
             let word = |call: &PlannedCall| format!("{}{}", call.call.id, if call.over_limit { "!" } else { "" });
@@ -202,6 +203,9 @@ impl AgentPorts for Script {
     }
     fn approvals(&self) -> &Approvals {
         &self.approvals
+    }
+    fn tools(&self) -> &Registry {
+        catalogue()
     }
     async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), &'static str> {
         self.halts(&format!("await {}", calls.len()))

@@ -72,10 +72,7 @@ fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
 
 fn history(mut event: HistoryEvent) -> Option<HistoryEvent> {
     match &mut event {
-        HistoryEvent::ForeignRecordKept(e) => {
-            redacted_text(&mut e.text);
-            e.base64 = false;
-        }
+        HistoryEvent::ForeignRecordKept(e) => redacted_text(&mut e.text),
         HistoryEvent::HistoryImported(_) => return None,
     }
     Some(event)

@@ -183,6 +183,11 @@ impl Decider for ToolCall {
                 }
                 Ok(vec![(*result).into()])
             }
+            // A call without a result has an outcome, too: that it is unknown, or why it was not sent.
+            ToolCallCommand::Revise(revised) => match &self.request {
+                None => Err(ToolCallError::Unknown),
+                Some(_) => Ok(vec![revised.into()]),
+            },
             ToolCallCommand::Acknowledge { connection_id, disposition } => {
                 if self.request.is_none() {
                     return Err(ToolCallError::Unknown);

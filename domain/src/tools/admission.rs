@@ -1,6 +1,6 @@
 //! Which calls of the model may go on: parse → resolve → validate → limit, before anybody is asked.
 
-use super::{Catalogue, ToolDefinition};
+use super::{Registry, ToolDefinition};
 use crate::canonical::call_hash;
 use crate::json::parse_strict;
 use crate::thread::ModelToolCall;
@@ -28,13 +28,13 @@ pub struct Admission {
 }
 
 /// Judges a call of the model. `over_limit`: the run has used up its calls.
-pub fn admit(catalogue: &Catalogue, call: &ModelToolCall, over_limit: bool) -> Admission {
-    let definition = catalogue.by_model_name(&call.name);
+pub fn admit(tools: &Registry, call: &ModelToolCall, over_limit: bool) -> Admission {
+    let definition = tools.by_model_name(&call.name);
     let parsed = parse_arguments(&call.arguments);
-    let refusal = judge(catalogue, definition, &parsed, over_limit);
+    let refusal = judge(tools, definition, &parsed, over_limit);
     let arguments = parsed.unwrap_or_else(|_| Value::String(call.arguments.clone()));
-    let tool = definition.map_or_else(|| call.name.clone(), |definition| definition.name.to_owned());
-    let version = definition.map_or_else(String::new, |definition| definition.version.to_owned());
+    let tool = definition.map_or_else(|| call.name.clone(), |definition| definition.name.clone());
+    let version = definition.map_or_else(String::new, |definition| definition.version.clone());
     Admission {
         call_hash: call_hash(&tool, &version, &arguments),
         tool,
@@ -47,7 +47,7 @@ pub fn admit(catalogue: &Catalogue, call: &ModelToolCall, over_limit: bool) -> A
 }
 
 fn judge(
-    catalogue: &Catalogue,
+    tools: &Registry,
     definition: Option<&ToolDefinition>,
     parsed: &Result<Value, String>,
     over_limit: bool,
@@ -59,7 +59,7 @@ fn judge(
     let Some(definition) = definition else {
         return Some(("resolve", ErrorCode::UnknownTool, "there is no such tool".to_owned()));
     };
-    if let Err(reason) = catalogue.validate(definition.name, arguments) {
+    if let Err(reason) = tools.validate(&definition.name, arguments) {
         return Some(("validate", ErrorCode::InvalidArguments, reason));
     }
     if over_limit {

@@ -1,6 +1,6 @@
-//! The one list of tools.
+//! The tools that this program brings along.
 
-use super::{Approval, ToolDefinition};
+use super::{Approval, Registry, ToolDefinition, always_beside_others};
 use crate::limits::*;
 use crate::tool_call::{Risk, Target};
 use serde_json::{Value, json};
@@ -10,111 +10,137 @@ use std::sync::LazyLock;
 pub fn definitions() -> Vec<ToolDefinition> {
     vec![
         ToolDefinition {
-            name: "add",
-            version: "1",
-            description: "Adds two numbers.",
-            parameters: object(json!({ "a": {"type": "number"}, "b": {"type": "number"} }), &["a", "b"]),
-            target: Target::Server,
             risk: Risk::Low,
-            timeout_ms: 1_000,
+            timeout_ms: Some(1_000),
             requires_confirmation: false,
             approval: Approval::Never,
+            concurrency_safe: always_beside_others(),
+            ..ToolDefinition::new(
+                "add",
+                "Adds two numbers.",
+                object(json!({ "a": {"type": "number"}, "b": {"type": "number"} }), &["a", "b"]),
+                object(json!({ "sum": {"type": "number"} }), &["sum"]),
+            )
         },
         ToolDefinition {
-            name: "get_current_time",
-            version: "1",
-            description: "The current date and time, in an IANA time zone such as Europe/Berlin (default UTC).",
-            parameters: object(json!({ "timezone": {"type": "string", "minLength": 1, "maxLength": 64} }), &[]),
-            target: Target::Server,
             risk: Risk::Low,
-            timeout_ms: 1_000,
+            timeout_ms: Some(1_000),
             requires_confirmation: false,
             approval: Approval::Never,
+            concurrency_safe: always_beside_others(),
+            ..ToolDefinition::new(
+                "get_current_time",
+                "The current date and time, in an IANA time zone such as Europe/Berlin (default UTC).",
+                object(json!({ "timezone": {"type": "string", "minLength": 1, "maxLength": 64} }), &[]),
+                object(json!({ "time": {"type": "string"}, "timezone": {"type": "string"} }), &["time", "timezone"]),
+            )
         },
         ToolDefinition {
-            name: "demo_text",
-            version: "1",
-            description: "The built-in demo text. Needs the user's approval.",
-            parameters: object(json!({}), &[]),
-            target: Target::Server,
             risk: Risk::Medium,
-            timeout_ms: 1_000,
+            timeout_ms: Some(1_000),
             requires_confirmation: false,
             approval: Approval::Always,
+            concurrency_safe: always_beside_others(),
+            ..ToolDefinition::new(
+                "demo_text",
+                "The built-in demo text. Needs the user's approval.",
+                object(json!({}), &[]),
+                object(json!({ "text": {"type": "string"} }), &["text"]),
+            )
         },
         ToolDefinition {
-            name: "workspace.list_files",
-            version: "1",
-            description: "Lists the names in a folder of the user's workspace: name, kind and size. Use a path relative to the workspace root.",
-            parameters: object(
-                json!({
-                    "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES, "default": "."},
-                    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED_FILES, "default": MAX_LISTED_FILES},
-                }),
-                &[],
-            ),
             target: Target::Device,
             risk: Risk::Low,
-            timeout_ms: TOOL_EXECUTION_MS,
+            timeout_ms: Some(TOOL_EXECUTION_MS),
             requires_confirmation: false,
             approval: Approval::Never,
+            concurrency_safe: always_beside_others(),
+            ..ToolDefinition::new(
+                "workspace.list_files",
+                "Lists the names in a folder of the user's workspace: name, kind and size. Use a path relative to the workspace root.",
+                object(
+                    json!({
+                        "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES, "default": "."},
+                        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED_FILES, "default": MAX_LISTED_FILES},
+                    }),
+                    &[],
+                ),
+                of_device(
+                    json!({ "path": {"type": "string"}, "entries": {"type": "array", "items": {"type": "object"}}, "truncated": {"type": "boolean"} }),
+                ),
+            )
         },
         ToolDefinition {
-            name: "workspace.read_file",
-            version: "1",
-            description: "Reads a UTF-8 text file of the user's workspace, after the user allows it. Use a path relative to the workspace root; offset and max_bytes read a part.",
-            parameters: object(
-                json!({
-                    "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES},
-                    "offset": {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0},
-                    "max_bytes": {"type": "integer", "minimum": 1, "maximum": MAX_READ_BYTES, "default": MAX_READ_BYTES},
-                }),
-                &["path"],
-            ),
             target: Target::Device,
             risk: Risk::Medium,
-            timeout_ms: TOOL_EXECUTION_MS,
+            timeout_ms: Some(TOOL_EXECUTION_MS),
             requires_confirmation: true,
             approval: Approval::Never,
+            concurrency_safe: always_beside_others(),
+            ..ToolDefinition::new(
+                "workspace.read_file",
+                "Reads a UTF-8 text file of the user's workspace, after the user allows it. Use a path relative to the workspace root; offset and max_bytes read a part.",
+                object(
+                    json!({
+                        "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES},
+                        "offset": {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0},
+                        "max_bytes": {"type": "integer", "minimum": 1, "maximum": MAX_READ_BYTES, "default": MAX_READ_BYTES},
+                    }),
+                    &["path"],
+                ),
+                of_device(
+                    json!({ "path": {"type": "string"}, "content": {"type": "string"}, "size": {"type": "integer", "minimum": 0} }),
+                ),
+            )
         },
         ToolDefinition {
-            name: "workspace.search_files",
-            version: "1",
-            description: "Finds files and folders of the user's workspace by name. pattern is a glob: *.rs matches names at any depth, src/**/*.rs matches paths below path. What ignore files (.gitignore, .ignore) exclude is left out, and links are not followed.",
-            parameters: object(
-                json!({
-                    "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
-                    "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES, "default": "."},
-                    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_SEARCH_RESULTS, "default": MAX_SEARCH_RESULTS},
-                }),
-                &["pattern"],
-            ),
             target: Target::Device,
             risk: Risk::Low,
-            timeout_ms: TOOL_EXECUTION_MS,
+            timeout_ms: Some(TOOL_EXECUTION_MS),
             requires_confirmation: false,
             approval: Approval::Never,
+            concurrency_safe: always_beside_others(),
+            ..ToolDefinition::new(
+                "workspace.search_files",
+                "Finds files and folders of the user's workspace by name. pattern is a glob: *.rs matches names at any depth, src/**/*.rs matches paths below path. What ignore files (.gitignore, .ignore) exclude is left out, and links are not followed.",
+                object(
+                    json!({
+                        "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
+                        "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES, "default": "."},
+                        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_SEARCH_RESULTS, "default": MAX_SEARCH_RESULTS},
+                    }),
+                    &["pattern"],
+                ),
+                of_device(
+                    json!({ "entries": {"type": "array", "items": {"type": "object"}}, "truncated": {"type": "boolean"} }),
+                ),
+            )
         },
         ToolDefinition {
-            name: "workspace.search_text",
-            version: "1",
-            description: "Searches the text files of the user's workspace line by line, after the user allows it. pattern is a regular expression without look-around and back references; glob restricts the files, as in workspace_search_files; context adds lines around each match.",
-            parameters: object(
-                json!({
-                    "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
-                    "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES, "default": "."},
-                    "glob": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
-                    "case_insensitive": {"type": "boolean", "default": false},
-                    "context": {"type": "integer", "minimum": 0, "maximum": MAX_CONTEXT_LINES, "default": 0},
-                    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_SEARCH_RESULTS, "default": 100},
-                }),
-                &["pattern"],
-            ),
             target: Target::Device,
             risk: Risk::Medium,
-            timeout_ms: TOOL_EXECUTION_MS,
+            timeout_ms: Some(TOOL_EXECUTION_MS),
             requires_confirmation: true,
             approval: Approval::Never,
+            concurrency_safe: always_beside_others(),
+            ..ToolDefinition::new(
+                "workspace.search_text",
+                "Searches the text files of the user's workspace line by line, after the user allows it. pattern is a regular expression without look-around and back references; glob restricts the files, as in workspace_search_files; context adds lines around each match.",
+                object(
+                    json!({
+                        "pattern": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
+                        "path": {"type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES, "default": "."},
+                        "glob": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN_CHARS},
+                        "case_insensitive": {"type": "boolean", "default": false},
+                        "context": {"type": "integer", "minimum": 0, "maximum": MAX_CONTEXT_LINES, "default": 0},
+                        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_SEARCH_RESULTS, "default": 100},
+                    }),
+                    &["pattern"],
+                ),
+                of_device(
+                    json!({ "matches": {"type": "array", "items": {"type": "object"}}, "truncated": {"type": "boolean"} }),
+                ),
+            )
         },
     ]
 }
@@ -127,57 +153,20 @@ fn object(properties: Value, required: &[&str]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
 }
 
-/// The catalogue with its compiled schemas.
-pub struct Catalogue {
-    entries: Vec<(ToolDefinition, jsonschema::Validator)>,
+/// What a device gives: an object. A device of another age may leave fields out or add some.
+fn of_device(properties: Value) -> Value {
+    json!({ "type": "object", "properties": properties })
 }
 
-/// The catalogue of this program.
-pub fn catalogue() -> &'static Catalogue {
-    static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::new(definitions()));
+/// The tools that this program brings along.
+///
+/// The list is this program's own, and a test registers it: that it cannot be registered is a fault that the
+/// first start of any test shows.
+#[allow(clippy::expect_used)]
+pub fn catalogue() -> &'static Registry {
+    static CATALOGUE: LazyLock<Registry> =
+        LazyLock::new(|| Registry::new(definitions()).expect("a test registers every definition"));
     &CATALOGUE
-}
-
-impl Catalogue {
-    #[allow(clippy::expect_used)]
-    fn new(definitions: Vec<ToolDefinition>) -> Self {
-        let compile = |definition: ToolDefinition| {
-            let validator = jsonschema::validator_for(&definition.parameters).expect("a test compiles every schema");
-            (definition, validator)
-        };
-        Self { entries: definitions.into_iter().map(compile).collect() }
-    }
-
-    /// Every definition.
-    pub fn definitions(&self) -> impl Iterator<Item = &ToolDefinition> {
-        self.entries.iter().map(|(definition, _)| definition)
-    }
-
-    /// A tool by its own name.
-    pub fn get(&self, name: &str) -> Option<&ToolDefinition> {
-        self.definitions().find(|definition| definition.name == name)
-    }
-
-    /// A tool by the name the model uses.
-    pub fn by_model_name(&self, name: &str) -> Option<&ToolDefinition> {
-        self.definitions().find(|definition| definition.model_name() == name)
-    }
-
-    /// Checks arguments against a tool's schema.
-    ///
-    /// # Errors
-    /// Words for the model: what is wrong and where.
-    pub fn validate(&self, tool: &str, arguments: &Value) -> Result<(), String> {
-        let Some((_, validator)) = self.entries.iter().find(|(definition, _)| definition.name == tool) else {
-            return Err(format!("no tool {tool}"));
-        };
-        validator.validate(arguments).map_err(|error| {
-            let at = error.instance_path().to_string();
-            // Without the value itself, which may be a megabyte.
-            let error = error.masked().to_string();
-            if at.is_empty() { error } else { format!("{at}: {error}") }
-        })
-    }
 }
 
 #[cfg(test)]
@@ -194,7 +183,7 @@ mod tests {
                 "{name}"
             );
             assert!(names.insert(name.clone()), "{name} stands twice");
-            assert!(definition.timeout_ms > 0 && !definition.description.is_empty(), "{name}");
+            assert!(definition.timeout_ms.is_some() && !definition.description.is_empty(), "{name}");
             assert_eq!(definition.parameters["additionalProperties"], false, "{name} takes unknown fields");
         }
     }

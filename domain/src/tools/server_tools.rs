@@ -60,7 +60,7 @@ mod tests {
         for definition in
             crate::tools::catalogue().definitions().filter(|d| d.target == crate::tool_call::Target::Server)
         {
-            let outcome = execute(definition.name, &json!({}), Timestamp::default());
+            let outcome = execute(&definition.name, &json!({}), Timestamp::default());
             assert_ne!(outcome.error_code().as_deref(), Some("UNKNOWN_TOOL"), "{}", definition.name);
         }
     }

@@ -10,7 +10,7 @@ use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
 use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
-use devmind_domain::tools::{Admission, ToolOutcome, admit, catalogue};
+use devmind_domain::tools::{Admission, Registry, ToolOutcome, admit, catalogue};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{LedgerError, LedgerReader};
 
@@ -138,6 +138,10 @@ impl AgentPorts for Ports<'_> {
 
     fn approvals(&self) -> &Approvals {
         &self.record.approvals
+    }
+
+    fn tools(&self) -> &Registry {
+        catalogue()
     }
 
     async fn call_model(&mut self, round: u32) -> Result<(), Halt> {

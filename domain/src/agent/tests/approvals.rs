@@ -56,7 +56,7 @@ fn wants(calls: &[ModelToolCall]) -> Thread {
 /// The step with each call and what is known of its permission.
 fn planned(thread: &Thread, approvals: &Approvals) -> (&'static str, Vec<(String, Permission)>) {
     let calls = |calls: Vec<PlannedCall>| calls.into_iter().map(|planned| (planned.call.id, planned.permission));
-    match next_step(thread, approvals) {
+    match next_step(thread, approvals, catalogue()) {
         Step::RunTools(list) => ("run", calls(list).collect()),
         Step::AwaitApproval(list) => ("await", calls(list).collect()),
         Step::CallModel { .. } => ("call model", vec![]),
@@ -75,10 +75,10 @@ fn what_a_person_decided_about_a_call_is_its_permission() {
         (InterruptStatus::Expired, Permission::Expired),
     ] {
         let approvals = decided(&[("c", &hash, status)]);
-        assert_eq!(approvals.about(&guarded("c"), false), permission);
+        assert_eq!(approvals.about(catalogue(), &guarded("c"), false), permission);
     }
     for nobody_asked in [decided(&[]), Approvals::default(), Approvals::of(&Conversation::default(), &"g".into())] {
-        assert_eq!(nobody_asked.about(&guarded("c"), false), Permission::Undecided);
+        assert_eq!(nobody_asked.about(catalogue(), &guarded("c"), false), Permission::Undecided);
     }
 }
 
@@ -87,14 +87,18 @@ fn an_approval_holds_for_one_call_of_one_thread_with_one_hash_and_for_nothing_el
     let hash = guarded_hash();
     let versions = [call_hash("demo_text", "2", &json!({})), call_hash("add", "1", &json!({})), String::new()];
     for other in versions {
-        assert_eq!(decided(&[("c", &other, yes())]).about(&guarded("c"), false), Permission::Undecided, "{other}");
+        assert_eq!(
+            decided(&[("c", &other, yes())]).about(catalogue(), &guarded("c"), false),
+            Permission::Undecided,
+            "{other}"
+        );
     }
     let approvals = decided(&[("c", &hash, yes())]);
     for id in ["d", "", "g:c", "c~1.1"] {
-        assert_eq!(approvals.about(&guarded(id), false), Permission::Undecided, "{id}");
+        assert_eq!(approvals.about(catalogue(), &guarded(id), false), Permission::Undecided, "{id}");
     }
     let elsewhere = Approvals::of(&Conversation::default(), &"g2".into());
-    assert_eq!(elsewhere.about(&guarded("c"), false), Permission::Undecided);
+    assert_eq!(elsewhere.about(catalogue(), &guarded("c"), false), Permission::Undecided);
 }
 
 #[test]
@@ -117,7 +121,7 @@ fn decisions_of_another_thread_are_not_seen() {
         interrupts: vec![interrupt],
     };
     let conversation = Conversation { latest: Some(latest), ..Conversation::default() };
-    let about = |thread: &str| Approvals::of(&conversation, &thread.into()).about(&guarded("c"), false);
+    let about = |thread: &str| Approvals::of(&conversation, &thread.into()).about(catalogue(), &guarded("c"), false);
     assert_eq!(about("g"), Permission::Undecided);
     assert_eq!(about("g-before-the-retry"), Permission::Allowed("alice".into()));
 }
@@ -132,9 +136,9 @@ fn a_call_that_can_only_fail_or_needs_no_approval_waits_for_nobody() {
         (call("c", "no_such_tool", "{}"), false),
         (guarded("c"), true),
     ] {
-        assert_eq!(decided(&[]).about(&call, over_limit), Permission::NotNeeded, "{call:?}");
+        assert_eq!(decided(&[]).about(catalogue(), &call, over_limit), Permission::NotNeeded, "{call:?}");
         let refused = decided(&[("c", &guarded_hash(), no())]);
-        assert_eq!(refused.about(&call, over_limit), Permission::NotNeeded, "{call:?}");
+        assert_eq!(refused.about(catalogue(), &call, over_limit), Permission::NotNeeded, "{call:?}");
     }
 }
 
@@ -147,7 +151,7 @@ fn where_a_call_was_asked_about_again_the_newest_answer_counts() {
         (yes(), no(), Permission::Rejected("alice".into())),
     ] {
         let approvals = decided(&[("c", &hash, first), ("c", &hash, second)]);
-        assert_eq!(approvals.about(&guarded("c"), false), permission);
+        assert_eq!(approvals.about(catalogue(), &guarded("c"), false), permission);
     }
 }
 
