@@ -29,6 +29,7 @@ pub mod thread;
 pub mod time;
 pub mod tool_call;
 pub mod tools;
+pub mod upcast;
 
 pub use aggregate::Decider;
 pub use error_code::ErrorCode;

@@ -4,6 +4,7 @@ mod golden;
 
 use devmind_domain::canonical::canonical_json;
 use devmind_domain::event::{AggregateType, DecodeError, DomainEvent};
+use devmind_domain::upcast::steps;
 use golden::{decode, folder, read};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -76,9 +77,11 @@ fn a_field_that_is_missing_and_not_optional_is_told_and_not_guessed() {
 
 #[test]
 fn every_golden_file_belongs_to_an_event_type_of_this_program() {
-    // Old versions stay here for ever; once there are any, they count as known through their upcaster.
+    // Old versions stay here for ever: they are known by the step that takes them up.
+    let older = steps().iter().map(|step| (step.of, step.event_type, step.version));
     let known: BTreeSet<String> = DomainEvent::all_types()
         .into_iter()
+        .chain(older)
         .flat_map(|(_, event_type, version)| {
             [format!("{event_type}.v{version}.json"), format!("{event_type}.v{version}.minimal.json")]
         })
@@ -108,7 +111,11 @@ fn a_type_a_version_or_a_stream_kind_that_is_unknown_is_said_to_be_unknown() {
         ("approval", "TurnPrepared", 1),
     ] {
         let error = DomainEvent::decode(kind, event_type, version, "{}").expect_err("unknown");
-        let expected = DecodeError::UnknownType { aggregate_type: kind.into(), event_type: event_type.into(), version };
+        let event_type = event_type.to_owned();
+        let expected = match event_type.as_str() {
+            "TurnPrepared" if kind == "conversation" => DecodeError::UnknownVersion { event_type, version, known: 1 },
+            _ => DecodeError::UnknownType { aggregate_type: kind.into(), event_type, version },
+        };
         assert_eq!(error, expected);
     }
 }
@@ -116,6 +123,6 @@ fn a_type_a_version_or_a_stream_kind_that_is_unknown_is_said_to_be_unknown() {
 #[test]
 fn a_payload_that_a_newer_program_gave_more_fields_still_loads() {
     let payload = r#"{"run_id":"r","colour":"blue"}"#;
-    let event = DomainEvent::decode("conversation", "RunInterrupted", 1, payload).expect("loads");
-    assert_eq!(event.payload(), r#"{"run_id":"r"}"#);
+    let facts = DomainEvent::decode("conversation", "RunInterrupted", 1, payload).expect("loads");
+    assert_eq!(facts[0].payload(), r#"{"run_id":"r"}"#);
 }

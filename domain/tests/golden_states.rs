@@ -29,7 +29,7 @@ fn folded<A: Decider>() -> Value {
     names.sort_unstable();
     let after = names.into_iter().map(|(event_type, version)| {
         let payload = read(&format!("{event_type}.v{version}.json")).expect("a golden file");
-        let event = <A::Event as EventSet>::decode(event_type, version, &payload.to_string()).expect("it loads");
+        let event = <A::Event as EventSet>::read(event_type, version, &payload.to_string()).expect("it loads");
         state.evolve(&event);
         serde_json::to_value(&state).expect("a state is JSON")
     });

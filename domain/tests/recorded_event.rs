@@ -109,7 +109,7 @@ fn leaf_and_node_hashes_are_those_of_rfc_6962() {
 #[test]
 fn a_recorded_event_gives_back_its_event_and_its_metadata() {
     let event = recorded();
-    assert_eq!(event.decode().expect("decodes").payload(), event.payload);
+    assert_eq!(event.decode().expect("decodes")[0].payload(), event.payload);
     let expected = Metadata::new(Actor::server(&"node-1".into()), "node-1".into());
     assert_eq!(event.metadata(), Ok(expected.run(&"r".into()).conversation(&"c".into())));
     let broken = RecordedEvent { metadata: "{}".into(), payload: "{}".into(), ..event };

@@ -43,7 +43,7 @@ fn run<A: Domain + PartialEq + Debug>(inspect: impl Fn(&[A::Event])) {
             for event in events {
                 live.evolve(&event);
                 // As the ledger gives it back: through its stored text.
-                let stored = A::Event::decode(event.type_name(), event.version(), &event.payload());
+                let stored = A::Event::read(event.type_name(), event.version(), &event.payload());
                 let stored = stored.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
                 assert_eq!(stored, event, "seed {seed}: recording changed the event");
                 log.push(stored);

@@ -11,7 +11,7 @@ use crate::ledger::Ledger;
 use crate::load::load;
 use cqrs_es::{Aggregate, AggregateContext, AggregateError, EventEnvelope, EventStore};
 use devmind_domain::Decider;
-use devmind_domain::event::{DecodeError, EventSet, Metadata, NewEvent, RecordedEvent, StreamId};
+use devmind_domain::event::{DecodeError, Metadata, NewEvent, RecordedEvent, StreamId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -72,7 +72,7 @@ where
     ) -> Result<Vec<EventEnvelope<A>>, AggregateError<<A as Aggregate>::Error>> {
         let stream = StreamId::new(<A as Decider>::TYPE, aggregate_id);
         let events = self.ledger.reader().read_stream(&stream, 0).await.map_err(ledger_error)?;
-        events.iter().map(|event| envelope(event).map_err(|error| decode_error(event, error))).collect()
+        envelopes(&events)
     }
 
     async fn load_aggregate(
@@ -102,20 +102,28 @@ where
         };
         let append = Append { streams: vec![append], idempotency: None };
         let appended = self.ledger.append(append).await.map_err(append_error)?;
-        appended.events.iter().map(|event| envelope(event).map_err(|error| decode_error(event, error))).collect()
+        envelopes(&appended.events)
     }
 }
 
-fn envelope<A>(event: &RecordedEvent) -> Result<EventEnvelope<A>, DecodeError>
+/// Where an older shape said several facts at once, each has an envelope with the one sequence.
+fn envelopes<A>(events: &[Arc<RecordedEvent>]) -> Result<Vec<EventEnvelope<A>>, AggregateError<<A as Aggregate>::Error>>
 where
     A: Decider + Aggregate<Event = <A as Decider>::Event>,
 {
-    Ok(EventEnvelope {
-        aggregate_id: event.stream.aggregate_id.clone(),
-        sequence: usize::try_from(event.sequence).unwrap_or(usize::MAX),
-        payload: <<A as Decider>::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content())?,
-        metadata: flat(&event.metadata()?),
-    })
+    let mut envelopes = Vec::with_capacity(events.len());
+    for event in events {
+        let metadata = event.metadata().map_err(|error| decode_error(event, error))?;
+        for payload in event.decode_as().map_err(|error| decode_error(event, error))? {
+            envelopes.push(EventEnvelope {
+                aggregate_id: event.stream.aggregate_id.clone(),
+                sequence: usize::try_from(event.sequence).unwrap_or(usize::MAX),
+                payload,
+                metadata: flat(&metadata),
+            });
+        }
+    }
+    Ok(envelopes)
 }
 
 /// The family's metadata are texts by name.

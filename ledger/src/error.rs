@@ -75,7 +75,9 @@ impl LedgerError {
             Self::SchemaNewer { .. } => ErrorCode::LedgerSchemaNewer,
             Self::Unavailable { .. } => ErrorCode::LedgerUnavailable,
             Self::NotDurable { .. } => ErrorCode::LedgerNotDurable,
-            Self::Undecodable { error: DecodeError::UnknownType { .. }, .. } => ErrorCode::LedgerSchemaNewer,
+            Self::Undecodable {
+                error: DecodeError::UnknownType { .. } | DecodeError::UnknownVersion { .. }, ..
+            } => ErrorCode::LedgerSchemaNewer,
             Self::Undecodable { error: DecodeError::Payload { .. }, .. } => ErrorCode::LedgerCorrupt,
             Self::Closed => ErrorCode::ShuttingDown,
         }

@@ -5,7 +5,8 @@ use crate::limits::{MAX_PAGE_EVENTS, MAX_SNAPSHOT_BYTES, SNAPSHOT_EVERY};
 use crate::reader::LedgerReader;
 use crate::store::Snapshot;
 use devmind_domain::Decider;
-use devmind_domain::event::{EventSet, RecordedEvent, StreamId};
+use devmind_domain::event::{Facts, RecordedEvent, StreamId};
+use devmind_domain::upcast;
 use std::sync::Arc;
 
 /// The aggregate as its stream says now, and the stream's version.
@@ -32,7 +33,7 @@ pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(Arc<A>
         version = last.sequence;
         let folded = Arc::make_mut(&mut state);
         for event in &page {
-            folded.evolve(&decode::<A>(event)?);
+            decode::<A>(event)?.iter().for_each(|fact| folded.evolve(fact));
         }
         page = reader.stream_page(&stream, version, MAX_PAGE_EVENTS).await?;
     }
@@ -45,10 +46,19 @@ pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(Arc<A>
     Ok((state, version))
 }
 
-/// An event of the aggregate.
-pub(crate) fn decode<A: Decider>(event: &RecordedEvent) -> Result<A::Event, LedgerError> {
-    <A::Event as EventSet>::decode(&event.event_type, event.event_version, &event.content())
-        .map_err(|error| LedgerError::Undecodable { position: event.position, stream: event.stream.clone(), error })
+/// What an event of the aggregate tells.
+pub(crate) fn decode<A: Decider>(event: &RecordedEvent) -> Result<Facts<A::Event>, LedgerError> {
+    event.decode_as().map_err(|error| LedgerError::Undecodable {
+        position: event.position,
+        stream: event.stream.clone(),
+        error,
+    })
+}
+
+/// What stored states of an aggregate are known by: its fold, and how many older shapes its events are read from. A
+/// state that was folded before an older shape got its present meaning is not used.
+pub(crate) fn state_version<A: Decider>() -> u32 {
+    A::STATE_VERSION + (upcast::generation(A::TYPE) << 16)
 }
 
 /// Remembers a state whose events are durable; each time its stream has grown enough it is stored.
@@ -65,7 +75,7 @@ fn keep<A: Decider>(reader: &LedgerReader, stream: &StreamId, state: &A, sequenc
     }
     match serde_json::to_string(state) {
         Ok(state) if state.len() <= MAX_SNAPSHOT_BYTES => {
-            reader.keep(Snapshot { stream: stream.clone(), sequence, state_version: A::STATE_VERSION, state });
+            reader.keep(Snapshot { stream: stream.clone(), sequence, state_version: state_version::<A>(), state });
         }
         Ok(_) => {}
         Err(error) => tracing::warn!(%error, stream = %stream.aggregate_id, "a state cannot be stored"),
@@ -76,7 +86,7 @@ fn keep<A: Decider>(reader: &LedgerReader, stream: &StreamId, state: &A, sequenc
 async fn stored_state<A: Decider>(reader: &LedgerReader, stream: &StreamId) -> Result<Option<(A, u64)>, LedgerError> {
     let stored = reader.store().snapshot(stream).await;
     let stored = stored.map_err(|error| reader.error("read a stored state", &error))?;
-    let Some(snapshot) = stored.filter(|stored| stored.state_version == A::STATE_VERSION) else { return Ok(None) };
+    let Some(snapshot) = stored.filter(|stored| stored.state_version == state_version::<A>()) else { return Ok(None) };
     // What cannot be read is as good as none: the events have it all.
     Ok(serde_json::from_str(&snapshot.state).ok().map(|state| (state, snapshot.sequence)))
 }

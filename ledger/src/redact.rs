@@ -9,10 +9,11 @@ use crate::ledger::Ledger;
 use crate::load::load;
 use crate::place::Place;
 use crate::store::{Failure, open_writable};
-use devmind_domain::event::{DecodeError, Metadata, RecordedEvent};
+use devmind_domain::event::{DecodeError, Metadata, RecordedEvent, StreamId};
 use devmind_domain::redaction::{
     PayloadRedacted, Redacted, Redaction, RedactionCommand, RedactionError, without_content,
 };
+use devmind_domain::upcast;
 use std::sync::Arc;
 
 /// Why nothing was erased.
@@ -156,7 +157,14 @@ async fn event_at(reader: &crate::LedgerReader, position: u64) -> Result<Arc<Rec
 fn kept(event: &RecordedEvent) -> Result<serde_json::Value, RedactError> {
     let position = event.position;
     let decoded = event.decode().map_err(|error| RedactError::Unreadable { position, error })?;
-    let without = without_content(decoded)
+    // What is kept has the shape that was stored: its version says so, and it is read by the same steps.
+    let StreamId { aggregate_type, .. } = &event.stream;
+    if let Some(old) = upcast::without_content(aggregate_type, &event.event_type, event.event_version, &event.payload) {
+        return Ok(old);
+    }
+    let today = decoded.into_iter().next().filter(|fact| fact.type_name() == event.event_type);
+    let without = today
+        .and_then(without_content)
         .ok_or_else(|| RedactError::NoContent { position, event_type: event.event_type.clone() })?;
     serde_json::from_str(&without.payload()).map_err(|error| RedactError::Unreadable {
         position,

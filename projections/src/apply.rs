@@ -8,8 +8,10 @@ use crate::change::Change;
 use crate::db::{Pool, Row, Work, is_the_statements_fault, values};
 use crate::projection::Projection;
 use crate::row::Columns;
+use devmind_domain::ErrorCode;
 use devmind_domain::canonical::hash_json;
 use devmind_domain::event::{AggregateType, DecodeError, DomainEvent, RecordedEvent};
+use devmind_domain::upcast;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -244,11 +246,17 @@ fn step(projection: &dyn Projection, skips: &BTreeSet<u64>, event: &RecordedEven
     }
     match event.decode() {
         // The function has no state that a panic could leave half changed.
-        Ok(decoded) => match catch_unwind(AssertUnwindSafe(|| projection.changes(event, &decoded))) {
+        Ok(decoded) => match catch_unwind(AssertUnwindSafe(|| {
+            decoded.iter().flat_map(|fact| projection.changes(event, fact)).collect()
+        })) {
             Ok(changes) => Ok(Step::Write(changes)),
             Err(panic) => Err(format!("panicked: {}", panic_text(panic.as_ref()))),
         },
         Err(DecodeError::UnknownType { .. }) => Ok(Step::Unknown),
+        // A newer meaning of something that this program shows: rows without it would be wrong.
+        Err(error @ DecodeError::UnknownVersion { .. }) => {
+            Err(format!("{}: {error}", ErrorCode::LedgerSchemaNewer.as_str()))
+        }
         Err(error @ DecodeError::Payload { .. }) => Err(error.to_string()),
     }
 }
@@ -329,8 +337,9 @@ async fn save(work: &mut Work, name: &str, now: &Progress, leaf_hash: Option<Str
 
 /// A hash of every event type and version that this program can read.
 pub(crate) fn known_types() -> String {
-    let types: Vec<_> = DomainEvent::all_types();
-    hash_json(&types.iter().map(|(kind, name, version)| (kind.as_str(), name, version)).collect::<Vec<_>>())
+    let types = DomainEvent::all_types().into_iter();
+    let older = upcast::steps().iter().map(|step| (step.of, step.event_type, step.version));
+    hash_json(&types.chain(older).map(|(kind, name, version)| (kind.as_str(), name, version)).collect::<Vec<_>>())
 }
 
 /// Empties a projection: it begins again before the first event.

@@ -121,8 +121,10 @@ async fn events_of(
     let mut others = BTreeSet::new();
     for stream in streams {
         for event in ledger.read_stream(&stream, 0).await?.into_iter().filter(|event| event.position <= position) {
-            if let Ok(DomainEvent::ToolCall(decoded)) = event.decode() {
-                others.extend(depends_on(&decoded));
+            for fact in event.decode().unwrap_or_default() {
+                if let DomainEvent::ToolCall(decoded) = fact {
+                    others.extend(depends_on(&decoded));
+                }
             }
             events.insert(event.position, event);
         }

@@ -64,7 +64,7 @@ impl fmt::Display for TimelineLine {
 /// The lines of a run whose events these are, in the order of the log.
 pub fn timeline(events: &[Arc<RecordedEvent>]) -> Vec<TimelineLine> {
     let mut story = Story::default();
-    events.iter().map(|event| story.tell(event)).collect()
+    events.iter().flat_map(|event| story.tell(event)).collect()
 }
 
 /// When things began, to say how long they took.
@@ -104,21 +104,33 @@ impl Told {
 }
 
 impl Story {
-    fn tell(&mut self, event: &RecordedEvent) -> TimelineLine {
+    /// A line for each fact that the event tells.
+    fn tell(&mut self, event: &RecordedEvent) -> Vec<TimelineLine> {
         let stream = event.stream.aggregate_id.as_str();
-        let told = match event.decode() {
-            Ok(DomainEvent::Conversation(inner)) => conversation::tell(&inner),
-            Ok(DomainEvent::Thread(inner)) => others::thread(&inner),
-            Ok(DomainEvent::ToolCall(inner)) => tool_call::tell(stream, &inner),
-            Ok(DomainEvent::Device(inner)) => others::device(&inner),
-            Ok(DomainEvent::Node(inner)) => others::node(&inner),
-            Ok(DomainEvent::Redaction(inner)) => others::redaction(&inner),
-            Ok(DomainEvent::Projection(inner)) => others::projection(stream, &inner),
-            Ok(DomainEvent::History(inner)) => others::history(&inner),
+        let facts = match event.decode() {
+            Ok(facts) => facts,
             Err(error) => {
-                Told { undecodable: true, ..Told::new(format!("{} cannot be told: {error}", event.event_type)) }
+                let told = Told::new(format!("{} cannot be told: {error}", event.event_type));
+                return vec![self.line(event, &event.event_type, Told { undecodable: true, ..told })];
             }
         };
+        let line = |fact: DomainEvent| {
+            let told = match &fact {
+                DomainEvent::Conversation(inner) => conversation::tell(inner),
+                DomainEvent::Thread(inner) => others::thread(inner),
+                DomainEvent::ToolCall(inner) => tool_call::tell(stream, inner),
+                DomainEvent::Device(inner) => others::device(inner),
+                DomainEvent::Node(inner) => others::node(inner),
+                DomainEvent::Redaction(inner) => others::redaction(inner),
+                DomainEvent::Projection(inner) => others::projection(stream, inner),
+                DomainEvent::History(inner) => others::history(inner),
+            };
+            self.line(event, fact.type_name(), told)
+        };
+        facts.into_iter().map(line).collect()
+    }
+
+    fn line(&mut self, event: &RecordedEvent, event_type: &str, told: Told) -> TimelineLine {
         let happened_at = event.happened_at();
         let first = *self.first.get_or_insert(happened_at);
         let ended = told.ends.filter(|span| self.begun.contains_key(span));
@@ -133,7 +145,7 @@ impl Story {
             duration_ms: begun.map(|begun| happened_at.millis_since(begun)),
             ended,
             actor: event.metadata().map_or_else(|_| "?".to_owned(), |metadata| metadata.actor.to_string()),
-            event_type: event.event_type.clone(),
+            event_type: event_type.to_owned(),
             stream: event.stream.to_string(),
             text: told.text_if_it_ends.filter(|_| begun.is_some()).unwrap_or(told.text),
             undecodable: told.undecodable,

@@ -11,7 +11,7 @@ use crate::journal::{self, JournalFile, JournalRow};
 use crate::output::{Output, escaped, say};
 use crate::store::Source;
 use devmind_domain::ErrorCode;
-use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent, StreamId};
+use devmind_domain::event::{AggregateType, RecordedEvent, StreamId};
 use devmind_domain::tool_call::{Decision, ResultStatus, Target, ToolCallEvent};
 use devmind_ledger::proof::Prover;
 use serde_json::{Value, json};
@@ -110,9 +110,9 @@ pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output)
     let mut server = Server::default();
     let mut undecodable = 0;
     for event in &events {
-        match event.decode() {
-            Ok(DomainEvent::ToolCall(inner)) => server.see(&inner),
-            Ok(_) | Err(_) => undecodable += 1,
+        match event.decode_as() {
+            Ok(facts) => facts.iter().for_each(|fact| server.see(fact)),
+            Err(_) => undecodable += 1,
         }
     }
     let journal = match &args.journal {

@@ -168,8 +168,10 @@ impl Sides {
             let Some(last) = page.last() else { break };
             after = last.position;
             for event in page.iter().filter(|event| event.position <= to) {
-                if let Ok(DomainEvent::ToolCall(decoded)) = event.decode() {
-                    sides.entry(event.stream.aggregate_id.clone()).or_default().see(&decoded);
+                for fact in event.decode().unwrap_or_default() {
+                    if let DomainEvent::ToolCall(fact) = fact {
+                        sides.entry(event.stream.aggregate_id.clone()).or_default().see(&fact);
+                    }
                 }
             }
         }

@@ -4,7 +4,7 @@ use crate::Verdict;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
 use crate::store::Source;
-use devmind_domain::event::{DecodeError, DomainEvent, RecordedEvent};
+use devmind_domain::event::{DecodeError, RecordedEvent};
 use devmind_ledger::MAX_PAGE_EVENTS;
 use devmind_ledger::verify::stored_states;
 use serde_json::json;
@@ -102,12 +102,8 @@ fn see(versions: &mut Versions, event: &RecordedEvent) {
     version.events += 1;
     let Err(error) = event.decode() else { return };
     let fits = match &error {
-        DecodeError::UnknownType { event_type, .. } => {
-            let known = DomainEvent::all_types()
-                .iter()
-                .any(|(kind, name, _)| kind.as_str() == event.stream.aggregate_type && *name == event_type.as_str());
-            if known { Fits::NeedsUpcaster } else { Fits::Unknown }
-        }
+        DecodeError::UnknownVersion { .. } => Fits::NeedsUpcaster,
+        DecodeError::UnknownType { .. } => Fits::Unknown,
         DecodeError::Payload { .. } => Fits::Breaking,
     };
     if fits > version.fits {

@@ -27,9 +27,10 @@ impl Subject {
         }
         let id = args.tool_call.as_deref().unwrap_or_default();
         let stream = reader.read_stream(&StreamId::new(AggregateType::ToolCall, id), 0).await?;
-        let requested = stream.iter().find_map(|event| match event.decode() {
-            Ok(DomainEvent::ToolCall(ToolCallEvent::ToolCallRequested(requested))) => Some(requested.conversation_id),
-            Ok(_) | Err(_) => None,
+        let facts = stream.iter().flat_map(|event| event.decode().unwrap_or_default());
+        let requested = facts.into_iter().find_map(|fact| match fact {
+            DomainEvent::ToolCall(ToolCallEvent::ToolCallRequested(requested)) => Some(requested.conversation_id),
+            _ => None,
         });
         let conversation = requested.ok_or_else(|| {
             Failure::new(ErrorCode::NotFound, format!("the log knows no tool call {id}"))

@@ -157,9 +157,16 @@ impl Stats {
         let first = self.span.map_or(event.happened_at(), |(first, _)| first);
         self.span = Some((first, event.happened_at()));
         match event.decode() {
-            Ok(DomainEvent::Thread(ThreadEvent::ModelResponded(answer))) => self.see_answer(event, &answer),
-            Ok(DomainEvent::ToolCall(inner)) => self.see_call(event, inner),
-            Ok(DomainEvent::Node(inner)) => {
+            Ok(facts) => facts.into_iter().for_each(|fact| self.see_fact(event, fact)),
+            Err(_) => self.undecodable += 1,
+        }
+    }
+
+    fn see_fact(&mut self, event: &RecordedEvent, fact: DomainEvent) {
+        match fact {
+            DomainEvent::Thread(ThreadEvent::ModelResponded(answer)) => self.see_answer(event, &answer),
+            DomainEvent::ToolCall(inner) => self.see_call(event, inner),
+            DomainEvent::Node(inner) => {
                 let (node, epoch, ended) = match inner {
                     NodeEvent::NodeStarted(e) => (e.node_id, e.epoch, false),
                     NodeEvent::NodeStopped(e) => (e.node_id, e.epoch, true),
@@ -167,15 +174,12 @@ impl Stats {
                 };
                 self.nodes.insert(node.0, (epoch, ended));
             }
-            Ok(
-                DomainEvent::Thread(_)
-                | DomainEvent::Conversation(_)
-                | DomainEvent::Device(_)
-                | DomainEvent::Redaction(_)
-                | DomainEvent::Projection(_)
-                | DomainEvent::History(_),
-            ) => {}
-            Err(_) => self.undecodable += 1,
+            DomainEvent::Thread(_)
+            | DomainEvent::Conversation(_)
+            | DomainEvent::Device(_)
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => {}
         }
     }
 

@@ -156,8 +156,9 @@ async fn connect(
         Err(_) => return Err(busy()),
     };
     // The epoch of this very registration; the state may already be a later one's.
-    let epoch = done.events.iter().rev().find_map(|event| match event.decode() {
-        Ok(DomainEvent::Device(DeviceEvent::DeviceConnected(connected))) => Some(connected.connection_epoch),
+    let facts = done.events.iter().rev().flat_map(|event| event.decode().unwrap_or_default());
+    let epoch = facts.into_iter().find_map(|fact| match fact {
+        DomainEvent::Device(DeviceEvent::DeviceConnected(connected)) => Some(connected.connection_epoch),
         _ => None,
     });
     kill_point::at(|| "receive device.register after".to_owned());

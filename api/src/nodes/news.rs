@@ -39,24 +39,26 @@ async fn hear(app: &App, event: &RecordedEvent) {
     if event.stream.aggregate_type == AggregateType::Thread.as_str() {
         return;
     }
-    let Ok(decoded) = event.decode() else {
+    let Ok(facts) = event.decode() else {
         tracing::warn!(event.position = event.position, "another program's event is not understood here");
         return;
     };
     let is_own = || event.metadata().is_ok_and(|metadata| metadata.node_id == app.claim.node_id);
-    match decoded {
-        DomainEvent::ToolCall(inner) if !is_own() => {
-            let id = ToolCallId::from(event.stream.aggregate_id.as_str());
-            elsewhere::call_changed(app, &id, &inner).await;
+    for fact in facts {
+        match fact {
+            DomainEvent::ToolCall(inner) if !is_own() => {
+                let id = ToolCallId::from(event.stream.aggregate_id.as_str());
+                elsewhere::call_changed(app, &id, &inner).await;
+            }
+            DomainEvent::Device(inner) => elsewhere::device_changed(app, &event.stream.aggregate_id, &inner),
+            DomainEvent::Conversation(inner) => run_changed(app, &inner),
+            DomainEvent::Node(inner) => node_changed(app, &inner),
+            DomainEvent::ToolCall(_)
+            | DomainEvent::Thread(_)
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => {}
         }
-        DomainEvent::Device(inner) => elsewhere::device_changed(app, &event.stream.aggregate_id, &inner),
-        DomainEvent::Conversation(inner) => run_changed(app, &inner),
-        DomainEvent::Node(inner) => node_changed(app, &inner),
-        DomainEvent::ToolCall(_)
-        | DomainEvent::Thread(_)
-        | DomainEvent::Redaction(_)
-        | DomainEvent::Projection(_)
-        | DomainEvent::History(_) => {}
     }
 }
 

@@ -131,9 +131,11 @@ impl Execution {
     pub async fn show(&mut self, recorded: &[Arc<RecordedEvent>]) {
         for event in recorded {
             match event.decode() {
-                Ok(decoded) => {
-                    for shown in self.stream.see(&event.stream, &decoded) {
-                        self.sink.send(shown).await;
+                Ok(facts) => {
+                    for fact in facts {
+                        for shown in self.stream.see(&event.stream, &fact) {
+                            self.sink.send(shown).await;
+                        }
                     }
                 }
                 Err(error) => {

@@ -6,7 +6,7 @@ use crate::ids::{new_id, now};
 use crate::state::App;
 use devmind_domain::canonical::hash_json;
 use devmind_domain::conversation::*;
-use devmind_domain::event::{Actor, AggregateType, DomainEvent, RecordedEvent, StreamId};
+use devmind_domain::event::{Actor, AggregateType, RecordedEvent, StreamId};
 use devmind_domain::ids::*;
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{AppendError, ExecuteError, Idempotency, execute};
@@ -225,11 +225,8 @@ async fn conversation_at(app: &App, id: &ConversationId, until: u64) -> ApiResul
     let events = app.ledger.reader().read_stream(&stream, 0).await?;
     let mut conversation = Conversation::default();
     for event in events.iter().take_while(|event| event.sequence <= until) {
-        match event.decode() {
-            Ok(DomainEvent::Conversation(event)) => conversation.evolve(&event),
-            Ok(_) => {}
-            Err(error) => return Err(ApiError::internal(ErrorCode::Internal, &error)),
-        }
+        let facts = event.decode_as().map_err(|error| ApiError::internal(ErrorCode::Internal, &error))?;
+        facts.iter().for_each(|fact| conversation.evolve(fact));
     }
     Ok(conversation)
 }

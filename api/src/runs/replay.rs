@@ -166,8 +166,9 @@ impl Reader {
             // Most events of a busy server are somebody else's: the text tells without being parsed.
             || event.metadata.contains(self.run.run_id.as_str())
                 && event.metadata().is_ok_and(|metadata| metadata.correlation_id.as_ref() == Some(&self.run.run_id));
-        let Some(decoded) = event.decode().ok().filter(|_| own) else { return };
-        let shown = self.stream.see(&event.stream, &decoded);
+        let Some(facts) = event.decode().ok().filter(|_| own) else { return };
+        // Parts of one position are counted over all facts of the stored event.
+        let shown: Vec<_> = facts.iter().flat_map(|fact| self.stream.see(&event.stream, fact)).collect();
         let last = shown.len().saturating_sub(1);
         for (index, shown) in shown.into_iter().enumerate() {
             if !self.after.has_seen(event.position, index) {

@@ -1,14 +1,16 @@
 //! Events: what is appended, what is recorded, and how the one becomes the other.
 //!
 //! An event's payload is stored without its type name, as the exact canonical text that was
-//! hashed; `event_type` and `event_version` stand in their own columns. [`DomainEvent::decode`] is
-//! the only place where stored text becomes a typed event, so every reader (aggregates,
-//! projections, export, replay) sees the same facts.
+//! hashed; `event_type` and `event_version` stand in their own columns. [`DomainEvent::decode`] and
+//! [`RecordedEvent::decode_as`] share the only place where stored text becomes typed events, so every reader
+//! (aggregates, projections, export, replay) sees the same facts, whatever version was stored.
 
 use crate::canonical::{self, Hash};
 use crate::redaction::Redacted;
 use crate::time::Timestamp;
+use crate::upcast;
 use serde::{Deserialize, Serialize};
+use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -127,12 +129,20 @@ pub struct RecordedEvent {
 }
 
 impl RecordedEvent {
-    /// The typed event.
+    /// The facts that the event tells today; see [`DomainEvent::decode`].
     ///
     /// # Errors
-    /// [`DecodeError`] when the type is unknown here or the payload does not have its shape.
-    pub fn decode(&self) -> Result<DomainEvent, DecodeError> {
+    /// [`DecodeError`].
+    pub fn decode(&self) -> Result<Facts, DecodeError> {
         DomainEvent::decode(&self.stream.aggregate_type, &self.event_type, self.event_version, &self.content())
+    }
+
+    /// The same for one who knows whose event it is.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode_as<E: EventSet>(&self) -> Result<Facts<E>, DecodeError> {
+        facts(&self.event_type, self.event_version, &self.content())
     }
 
     /// The payload as readers get it: the stored text, or, where its content was erased, what is left
@@ -217,6 +227,24 @@ struct Header<'a> {
     sequence: u64,
 }
 
+/// What one stored event tells, in order: one fact, or several where an older shape said more at once. All have
+/// the position and the sequence of the stored event.
+pub type Facts<E = DomainEvent> = SmallVec<[E; 1]>;
+
+/// Stored text becomes events: the one place, with every step up from older shapes.
+fn facts<E: EventSet>(event_type: &str, version: u32, payload: &str) -> Result<Facts<E>, DecodeError> {
+    let Some(first) = upcast::step(E::KIND, event_type, version) else {
+        return E::read(event_type, version, payload).map(|event| smallvec![event]);
+    };
+    let failed = |reason| DecodeError::Payload { event_type: event_type.to_owned(), version, reason };
+    let payload = serde_json::from_str(payload).map_err(|error| failed(error.to_string()))?;
+    let parts = upcast::climb(first, payload).map_err(failed)?;
+    let read = |part: upcast::Part| {
+        E::read(part.event_type, part.version, &part.payload.to_string()).map_err(|error| failed(error.to_string()))
+    };
+    parts.into_iter().map(read).collect()
+}
+
 /// Why stored text did not become an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -229,6 +257,17 @@ pub enum DecodeError {
         event_type: String,
         /// Its version.
         version: u32,
+    },
+    /// The type is known here and this version of it is not: a newer program gave it another meaning, so nothing can
+    /// be decided or shown on the strength of it.
+    #[error("version {version} of {event_type} is unknown to this program, which knows version {known}")]
+    UnknownVersion {
+        /// The type.
+        event_type: String,
+        /// The stored version.
+        version: u32,
+        /// The version that this program records.
+        known: u32,
     },
     /// The type is known, its payload is not what it should be.
     #[error("payload of {event_type} version {version} cannot be read: {reason}")]
@@ -244,6 +283,8 @@ pub enum DecodeError {
 
 /// The events of one aggregate.
 pub trait EventSet: cqrs_es::DomainEvent + Into<DomainEvent> {
+    /// The kind of its streams.
+    const KIND: AggregateType;
     /// Every type with its current version.
     const TYPES: &'static [(&'static str, u32)];
     /// The type's name, the column `event_type`.
@@ -252,11 +293,20 @@ pub trait EventSet: cqrs_es::DomainEvent + Into<DomainEvent> {
     fn version(&self) -> u32;
     /// The canonical payload text.
     fn payload(&self) -> String;
-    /// Reads a stored payload.
+    /// Reads a payload of the shape of today; stored ones go through [`RecordedEvent::decode_as`].
     ///
     /// # Errors
     /// [`DecodeError`].
-    fn decode(event_type: &str, version: u32, payload: &str) -> Result<Self, DecodeError>;
+    fn read(event_type: &str, version: u32, payload: &str) -> Result<Self, DecodeError>;
+}
+
+/// What is not known of an event: its type, or this version of it.
+pub(crate) fn unknown<E: EventSet>(event_type: &str, version: u32) -> DecodeError {
+    let event_type = event_type.to_owned();
+    match E::TYPES.iter().find(|(name, _)| *name == event_type).map(|(_, known)| *known) {
+        Some(known) => DecodeError::UnknownVersion { event_type, version, known },
+        None => DecodeError::UnknownType { aggregate_type: E::KIND.as_str().to_owned(), event_type, version },
+    }
 }
 
 /// Makes the enum of an aggregate's events from its payload structs.
@@ -268,6 +318,7 @@ macro_rules! event_set {
         pub enum $name { $($event($event)),* }
 
         impl $crate::event::EventSet for $name {
+            const KIND: $crate::event::AggregateType = $crate::event::AggregateType::$kind;
             const TYPES: &'static [(&'static str, u32)] = &[$((stringify!($event), $version)),*];
 
             fn type_name(&self) -> &'static str {
@@ -279,18 +330,14 @@ macro_rules! event_set {
             fn payload(&self) -> String {
                 match self { $(Self::$event(payload) => $crate::canonical::canonical_json(payload)),* }
             }
-            fn decode(event_type: &str, version: u32, payload: &str) -> Result<Self, $crate::event::DecodeError> {
+            fn read(event_type: &str, version: u32, payload: &str) -> Result<Self, $crate::event::DecodeError> {
                 match (event_type, version) {
                     $((stringify!($event), $version) => serde_json::from_str(payload).map(Self::$event).map_err(|error| {
                         $crate::event::DecodeError::Payload {
                             event_type: event_type.to_owned(), version, reason: error.to_string(),
                         }
                     }),)*
-                    _ => Err($crate::event::DecodeError::UnknownType {
-                        aggregate_type: $crate::event::AggregateType::$kind.as_str().to_owned(),
-                        event_type: event_type.to_owned(),
-                        version,
-                    }),
+                    _ => Err($crate::event::unknown::<Self>(event_type, version)),
                 }
             }
         }
@@ -353,21 +400,26 @@ macro_rules! each_kind {
 }
 
 impl DomainEvent {
-    /// Reads a stored event.
+    /// Reads a stored event: what it tells today, through every step up from its version ([`crate::upcast`]).
     ///
     /// # Errors
-    /// [`DecodeError`] when the type is unknown here or the payload does not have its shape.
-    pub fn decode(aggregate_type: &str, event_type: &str, version: u32, payload: &str) -> Result<Self, DecodeError> {
+    /// [`DecodeError`] when type or version are unknown here or the payload does not have its shape.
+    pub fn decode(aggregate_type: &str, event_type: &str, version: u32, payload: &str) -> Result<Facts, DecodeError> {
+        fn of<E: EventSet>(event_type: &str, version: u32, payload: &str) -> Result<Facts, DecodeError> {
+            Ok(facts::<E>(event_type, version, payload)?.into_iter().map(Into::into).collect())
+        }
         let kind = AggregateType::ALL.into_iter().find(|kind| kind.as_str() == aggregate_type);
         match kind {
-            Some(AggregateType::Conversation) => EventSet::decode(event_type, version, payload).map(Self::Conversation),
-            Some(AggregateType::Thread) => EventSet::decode(event_type, version, payload).map(Self::Thread),
-            Some(AggregateType::ToolCall) => EventSet::decode(event_type, version, payload).map(Self::ToolCall),
-            Some(AggregateType::Device) => EventSet::decode(event_type, version, payload).map(Self::Device),
-            Some(AggregateType::Node) => EventSet::decode(event_type, version, payload).map(Self::Node),
-            Some(AggregateType::Redaction) => EventSet::decode(event_type, version, payload).map(Self::Redaction),
-            Some(AggregateType::Projection) => EventSet::decode(event_type, version, payload).map(Self::Projection),
-            Some(AggregateType::History) => EventSet::decode(event_type, version, payload).map(Self::History),
+            Some(AggregateType::Conversation) => {
+                of::<crate::conversation::ConversationEvent>(event_type, version, payload)
+            }
+            Some(AggregateType::Thread) => of::<crate::thread::ThreadEvent>(event_type, version, payload),
+            Some(AggregateType::ToolCall) => of::<crate::tool_call::ToolCallEvent>(event_type, version, payload),
+            Some(AggregateType::Device) => of::<crate::device::DeviceEvent>(event_type, version, payload),
+            Some(AggregateType::Node) => of::<crate::node::NodeEvent>(event_type, version, payload),
+            Some(AggregateType::Redaction) => of::<crate::redaction::RedactionEvent>(event_type, version, payload),
+            Some(AggregateType::Projection) => of::<crate::projection::ProjectionEvent>(event_type, version, payload),
+            Some(AggregateType::History) => of::<crate::history::HistoryEvent>(event_type, version, payload),
             None => Err(DecodeError::UnknownType {
                 aggregate_type: aggregate_type.to_owned(),
                 event_type: event_type.to_owned(),

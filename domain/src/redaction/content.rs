@@ -30,14 +30,14 @@ fn redacted() -> String {
 }
 
 /// Empty text stays empty: that nothing was said is structure.
-fn redact(text: &mut String) {
+pub(crate) fn redacted_text(text: &mut String) {
     if !text.is_empty() {
         REDACTED_TEXT.clone_into(text);
     }
 }
 
 /// Arguments stay an object, as every reader of them expects.
-fn arguments() -> Value {
+pub(crate) fn redacted_arguments() -> Value {
     json!({ "redacted": REDACTED_TEXT })
 }
 
@@ -48,15 +48,15 @@ fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
         ConversationEvent::TurnPrepared(e) => e.content = redacted(),
         ConversationEvent::TurnRerunPrepared(e) => e.content = redacted(),
         ConversationEvent::InterruptRaised(e) => {
-            e.arguments = arguments();
+            e.arguments = redacted_arguments();
             e.message = redacted();
         }
-        ConversationEvent::RunSucceeded(e) => redact(&mut e.answer),
+        ConversationEvent::RunSucceeded(e) => redacted_text(&mut e.answer),
         ConversationEvent::RunFailed(e) => {
-            redact(&mut e.error_message);
-            redact(&mut e.partial_text);
+            redacted_text(&mut e.error_message);
+            redacted_text(&mut e.partial_text);
         }
-        ConversationEvent::RunCancelled(e) => redact(&mut e.partial_text),
+        ConversationEvent::RunCancelled(e) => redacted_text(&mut e.partial_text),
         ConversationEvent::ConversationDeleted(_)
         | ConversationEvent::RunPrepared(_)
         | ConversationEvent::RunClaimed(_)
@@ -72,7 +72,7 @@ fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
 
 fn history(mut event: HistoryEvent) -> Option<HistoryEvent> {
     match &mut event {
-        HistoryEvent::ForeignRecordKept(e) => redact(&mut e.text),
+        HistoryEvent::ForeignRecordKept(e) => redacted_text(&mut e.text),
         HistoryEvent::HistoryImported(_) => return None,
     }
     Some(event)
@@ -80,14 +80,14 @@ fn history(mut event: HistoryEvent) -> Option<HistoryEvent> {
 
 fn thread(mut event: ThreadEvent) -> Option<ThreadEvent> {
     match &mut event {
-        ThreadEvent::AnswerProgressed(e) => redact(&mut e.text),
+        ThreadEvent::AnswerProgressed(e) => redacted_text(&mut e.text),
         ThreadEvent::ModelResponded(e) => {
-            redact(&mut e.content);
-            e.reasoning.iter_mut().for_each(redact);
-            e.tool_calls.iter_mut().for_each(|call| call.arguments = arguments().to_string());
+            redacted_text(&mut e.content);
+            e.reasoning.iter_mut().for_each(redacted_text);
+            e.tool_calls.iter_mut().for_each(|call| call.arguments = redacted_arguments().to_string());
         }
-        ThreadEvent::ModelFailed(e) => redact(&mut e.message),
-        ThreadEvent::ToolResultObserved(e) => redact(&mut e.content),
+        ThreadEvent::ModelFailed(e) => redacted_text(&mut e.message),
+        ThreadEvent::ToolResultObserved(e) => redacted_text(&mut e.content),
         ThreadEvent::ThreadStarted(_) | ThreadEvent::ModelRequested(_) => return None,
     }
     Some(event)
@@ -95,10 +95,10 @@ fn thread(mut event: ThreadEvent) -> Option<ThreadEvent> {
 
 fn tool_call(mut event: ToolCallEvent) -> Option<ToolCallEvent> {
     match &mut event {
-        ToolCallEvent::ToolCallRequested(e) => e.arguments = arguments(),
+        ToolCallEvent::ToolCallRequested(e) => e.arguments = redacted_arguments(),
         ToolCallEvent::ToolResultRecorded(e) => {
             e.output = e.output.take().map(|_| Value::String(redacted()));
-            e.error.iter_mut().for_each(|error| redact(&mut error.message));
+            e.error.iter_mut().for_each(|error| redacted_text(&mut error.message));
         }
         ToolCallEvent::ToolCallDecided(_)
         | ToolCallEvent::ToolDispatched(_)

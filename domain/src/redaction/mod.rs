@@ -9,6 +9,7 @@ mod content;
 mod marker;
 
 pub use content::{REDACTED_TEXT, without_content};
+pub(crate) use content::{redacted_arguments, redacted_text};
 pub use marker::Redacted;
 
 use crate::aggregate::{Decider, adapt_to_cqrs_es};

@@ -18,5 +18,10 @@ pub fn read(file: &str) -> Option<Value> {
 #[allow(dead_code, reason = "not every test program asks for it")]
 /// Reads a payload as the event of its type.
 pub fn decode(kind: AggregateType, event_type: &str, version: u32, payload: &Value) -> Result<DomainEvent, String> {
-    DomainEvent::decode(kind.as_str(), event_type, version, &payload.to_string()).map_err(|error| error.to_string())
+    let facts = DomainEvent::decode(kind.as_str(), event_type, version, &payload.to_string());
+    let mut facts = facts.map_err(|error| error.to_string())?;
+    match (facts.pop(), facts.is_empty()) {
+        (Some(fact), true) => Ok(fact),
+        (_, _) => Err("a shape of today is one fact".to_owned()),
+    }
 }

@@ -98,6 +98,7 @@ pub(super) fn translate(row: ForeignRow) -> Result<Foreign, String> {
     let known = match DomainEvent::decode(&stream.aggregate_type, &event_type, version, &text) {
         Ok(_) => true,
         Err(DecodeError::UnknownType { .. }) => false,
+        Err(error @ DecodeError::UnknownVersion { .. }) => return Err(error.to_string()),
         Err(error @ DecodeError::Payload { .. }) => return Err(exact.err().unwrap_or_else(|| error.to_string())),
     };
     if text.len() > MAX_PAYLOAD_BYTES {

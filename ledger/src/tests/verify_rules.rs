@@ -17,7 +17,7 @@ async fn check(facts: &[Fact], expected: &[(Check, u64)]) {
     for (kind, id, event_type, payload) in facts {
         let stream = StreamId { aggregate_type: (*kind).to_owned(), aggregate_id: (*id).to_owned() };
         let expected_version = ledger.reader().read_stream(&stream, 0).await.expect("read").len() as u64;
-        let event = DomainEvent::decode(kind, event_type, 1, &payload.to_string()).expect("a known event");
+        let event = DomainEvent::decode(kind, event_type, 1, &payload.to_string()).expect("a known event").remove(0);
         let append = StreamAppend { stream, expected_version, events: vec![new_event(event)] };
         ledger.append(Append { streams: vec![append], idempotency: None }).await.expect("appended");
     }

@@ -25,7 +25,8 @@ use crate::reader::LedgerReader;
 use calls::Calls;
 use chain::Chain;
 use checkpoints::Checkpoints;
-use devmind_domain::event::{DecodeError, DomainEvent, RecordedEvent};
+use devmind_domain::ErrorCode;
+use devmind_domain::event::{DecodeError, Facts, RecordedEvent};
 use interrupts::Interrupts;
 use redactions::Redactions;
 use report::Report;
@@ -85,7 +86,7 @@ pub async fn verify(
                 Ok(event) => {
                     chain.see(&event, &mut report);
                     redactions.see(&event, &mut report);
-                    if let Some(decoded) = decode(&event, &mut report) {
+                    for decoded in decode(&event, &mut report) {
                         runs.see(&event, &decoded, &mut report);
                         interrupts.see(&event, &decoded, &mut report);
                         calls.see(&event, &decoded, &mut report);
@@ -129,18 +130,18 @@ pub async fn stored_states(reader: &LedgerReader) -> Result<Vec<Finding>, Ledger
     Ok(report.finish(0, [0; 32]).findings)
 }
 
-fn decode(event: &RecordedEvent, report: &mut Report) -> Option<DomainEvent> {
+/// What the event tells; nothing where it cannot be read, which is reported.
+fn decode(event: &RecordedEvent, report: &mut Report) -> Facts {
     match event.decode() {
-        Ok(decoded) => Some(decoded),
-        Err(error @ DecodeError::UnknownType { .. }) => {
-            report.note(event.position, error.to_string());
-            None
+        Ok(decoded) => return decoded,
+        Err(error @ DecodeError::UnknownType { .. }) => report.note(event.position, error.to_string()),
+        Err(error @ DecodeError::UnknownVersion { .. }) => {
+            let code = ErrorCode::LedgerSchemaNewer.as_str();
+            report.find(Check::Decoding, event.position, format!("{code}: {error}"));
         }
-        Err(error @ DecodeError::Payload { .. }) => {
-            report.find(Check::Decoding, event.position, error.to_string());
-            None
-        }
+        Err(error @ DecodeError::Payload { .. }) => report.find(Check::Decoding, event.position, error.to_string()),
     }
+    Facts::new()
 }
 
 #[cfg(test)]

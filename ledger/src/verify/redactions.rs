@@ -3,7 +3,7 @@
 
 use super::report::{Check, Report};
 use devmind_domain::event::{DomainEvent, RecordedEvent};
-use devmind_domain::redaction::{Redacted, RedactionEvent};
+use devmind_domain::redaction::{PayloadRedacted, Redacted, RedactionEvent};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,14 @@ impl Redactions {
         if let Some(redacted) = Redacted::parse(&event.payload) {
             self.open.insert(event.position, (event.event_id.clone(), redacted));
         }
-        let Ok(DomainEvent::Redaction(RedactionEvent::PayloadRedacted(told))) = event.decode() else { return };
+        for fact in event.decode().unwrap_or_default() {
+            if let DomainEvent::Redaction(RedactionEvent::PayloadRedacted(told)) = fact {
+                self.told(event, &told, report);
+            }
+        }
+    }
+
+    fn told(&mut self, event: &RecordedEvent, told: &PayloadRedacted, report: &mut Report) {
         let Some((event_id, redacted)) = self.open.remove(&told.position) else {
             let reason = format!(
                 "it says that the payload of event {} was erased, and it is there: `devmind-replay redact` finishes it",

@@ -3,7 +3,7 @@
 use super::report::{Check, Report};
 use crate::error::LedgerError;
 use crate::limits::MAX_PAGE_EVENTS;
-use crate::load::decode;
+use crate::load::{decode, state_version};
 use crate::reader::LedgerReader;
 use crate::store::Snapshot;
 use devmind_domain::Decider;
@@ -53,7 +53,7 @@ async fn differs<A: Decider + PartialEq>(
     reader: &LedgerReader,
     snapshot: &Snapshot,
 ) -> Result<Option<(u64, String)>, LedgerError> {
-    if snapshot.state_version != A::STATE_VERSION {
+    if snapshot.state_version != state_version::<A>() {
         return Ok(None);
     }
     let (mut folded, mut version, mut position) = (A::default(), 0, 0);
@@ -66,7 +66,7 @@ async fn differs<A: Decider + PartialEq>(
         for event in page.iter().take_while(|event| event.sequence <= snapshot.sequence) {
             // An event that does not decode is a finding of its own.
             let Ok(decoded) = decode::<A>(event) else { return Ok(None) };
-            folded.evolve(&decoded);
+            decoded.iter().for_each(|fact| folded.evolve(fact));
             (version, position) = (event.sequence, event.position);
         }
     }

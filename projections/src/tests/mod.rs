@@ -7,4 +7,5 @@ mod poison;
 mod random;
 mod rebuild;
 mod runner;
+mod upcast;
 mod version;

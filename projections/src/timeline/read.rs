@@ -141,22 +141,21 @@ impl Found {
             if let Some(conversation) = event.metadata().ok().and_then(|metadata| metadata.conversation_id) {
                 self.conversations.insert(conversation.0);
             }
-            match event.decode() {
-                Ok(DomainEvent::Conversation(ConversationEvent::RunPrepared(e))) if e.run_id == *run_id => {
-                    self.turns.insert(e.turn_id);
-                    self.threads.insert(e.graph_thread_id);
-                }
-                Ok(DomainEvent::Thread(inner)) => self.look_at_thread(event, &inner),
-                Ok(DomainEvent::ToolCall(inner)) => self.look_at_call(event, &inner),
-                Ok(
+            for fact in event.decode().unwrap_or_default() {
+                match fact {
+                    DomainEvent::Conversation(ConversationEvent::RunPrepared(e)) if e.run_id == *run_id => {
+                        self.turns.insert(e.turn_id);
+                        self.threads.insert(e.graph_thread_id);
+                    }
+                    DomainEvent::Thread(inner) => self.look_at_thread(event, &inner),
+                    DomainEvent::ToolCall(inner) => self.look_at_call(event, &inner),
                     DomainEvent::Conversation(_)
                     | DomainEvent::Device(_)
                     | DomainEvent::Node(_)
                     | DomainEvent::Redaction(_)
                     | DomainEvent::Projection(_)
-                    | DomainEvent::History(_),
-                )
-                | Err(_) => {}
+                    | DomainEvent::History(_) => {}
+                }
             }
         }
     }
@@ -200,7 +199,11 @@ impl Found {
     }
 
     fn is_of_run(&self, run_id: &RunId, event: &RecordedEvent) -> bool {
-        let Ok(DomainEvent::Conversation(inner)) = event.decode() else { return false };
+        event.decode().unwrap_or_default().iter().any(|fact| self.tells_of_run(run_id, fact))
+    }
+
+    fn tells_of_run(&self, run_id: &RunId, fact: &DomainEvent) -> bool {
+        let DomainEvent::Conversation(inner) = fact else { return false };
         match inner {
             ConversationEvent::TurnPrepared(e) => self.turns.contains(&e.turn_id),
             ConversationEvent::TurnRerunPrepared(e) => self.turns.contains(&e.turn_id),
@@ -224,7 +227,11 @@ impl Found {
     }
 
     fn is_of_connection(&self, event: &RecordedEvent) -> bool {
-        let Ok(DomainEvent::Device(inner)) = event.decode() else { return false };
+        event.decode().unwrap_or_default().iter().any(|fact| self.tells_of_connection(fact))
+    }
+
+    fn tells_of_connection(&self, fact: &DomainEvent) -> bool {
+        let DomainEvent::Device(inner) = fact else { return false };
         match inner {
             DeviceEvent::DeviceConnected(e) => self.connections.contains(&e.connection_id),
             DeviceEvent::DeviceDisconnected(e) => self.connections.contains(&e.connection_id),

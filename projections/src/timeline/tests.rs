@@ -83,7 +83,7 @@ fn story() -> Vec<Line> {
 }
 
 fn decoded((kind, id, event_type, payload): &Line) -> (&'static str, DomainEvent) {
-    (id, DomainEvent::decode(kind, event_type, 1, &payload.to_string()).expect("a known event"))
+    (id, DomainEvent::decode(kind, event_type, 1, &payload.to_string()).expect("a known event").remove(0))
 }
 
 #[test]

@@ -298,20 +298,21 @@ async fn session(
 async fn known(ledger: &Ledger, stream: &StreamId, lines: &[&[u8]]) -> Result<(u64, VecDeque<u64>), Failure> {
     let (mut count, mut ends) = (0, VecDeque::new());
     for event in ledger.reader().read_stream(stream, 0).await? {
-        match event.decode() {
-            Ok(DomainEvent::History(HistoryEvent::ForeignRecordKept(kept))) => {
-                count = kept.line;
-                let index = usize::try_from(kept.line - 1).unwrap_or(usize::MAX);
-                if lines.get(index).is_none_or(|line| sha256_hex(line) != kept.line_sha256) {
-                    let message = format!(
-                        "line {} is another than the one that was imported at event {}",
-                        kept.line, event.position
-                    );
-                    return Err(Failure::new(ErrorCode::ValidationFailed, message));
+        for fact in event.decode_as().unwrap_or_default() {
+            match fact {
+                HistoryEvent::ForeignRecordKept(kept) => {
+                    count = kept.line;
+                    let index = usize::try_from(kept.line - 1).unwrap_or(usize::MAX);
+                    if lines.get(index).is_none_or(|line| sha256_hex(line) != kept.line_sha256) {
+                        let message = format!(
+                            "line {} is another than the one that was imported at event {}",
+                            kept.line, event.position
+                        );
+                        return Err(Failure::new(ErrorCode::ValidationFailed, message));
+                    }
                 }
+                HistoryEvent::HistoryImported(told) => ends.push_back(told.lines),
             }
-            Ok(DomainEvent::History(HistoryEvent::HistoryImported(told))) => ends.push_back(told.lines),
-            Ok(_) | Err(_) => {}
         }
     }
     Ok((count, ends))

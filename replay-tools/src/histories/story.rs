@@ -249,6 +249,11 @@ impl Story {
         let event = DomainEvent::decode(kind.as_str(), event_type, 1, &payload.to_string());
         debug_assert!(event.is_ok(), "{event_type}: {event:?}");
         let run = self.run.as_ref().map(|run| run.id.clone());
-        facts.extend(event.ok().map(|event| Fact { stream: StreamId::new(kind, id), event, run, at: self.now }));
+        facts.extend(event.unwrap_or_default().into_iter().map(|event| Fact {
+            stream: StreamId::new(kind, id),
+            event,
+            run: run.clone(),
+            at: self.now,
+        }));
     }
 }

@@ -114,8 +114,10 @@ async fn runs(reader: &LedgerReader, args: &ExportArgs, position: u64) -> Result
         let page = reader.query(&filter, after, MAX_PAGE_EVENTS).await?;
         let Some(last) = page.last().map(|event| event.position) else { return Ok(runs) };
         for event in page.iter().filter(|event| event.position <= position) {
-            if let Ok(DomainEvent::Conversation(ConversationEvent::RunPrepared(prepared))) = event.decode() {
-                runs.push(prepared.run_id);
+            for fact in event.decode().unwrap_or_default() {
+                if let DomainEvent::Conversation(ConversationEvent::RunPrepared(prepared)) = fact {
+                    runs.push(prepared.run_id);
+                }
             }
         }
         after = last;

@@ -73,18 +73,21 @@ pub(super) fn of_run(run_id: &RunId, events: &[Arc<RecordedEvent>], content: boo
         undecodable: 0,
     };
     for event in events {
-        match event.decode() {
-            Ok(DomainEvent::Conversation(inner)) => build.see_conversation(event, inner),
-            Ok(DomainEvent::Thread(inner)) => build.see_thread(event, inner),
-            Ok(DomainEvent::ToolCall(inner)) => build.see_call(event, inner),
-            Ok(
+        let Ok(facts) = event.decode() else {
+            build.undecodable += 1;
+            continue;
+        };
+        for fact in facts {
+            match fact {
+                DomainEvent::Conversation(inner) => build.see_conversation(event, inner),
+                DomainEvent::Thread(inner) => build.see_thread(event, inner),
+                DomainEvent::ToolCall(inner) => build.see_call(event, inner),
                 DomainEvent::Device(_)
                 | DomainEvent::Node(_)
                 | DomainEvent::Redaction(_)
                 | DomainEvent::Projection(_)
-                | DomainEvent::History(_),
-            ) => {}
-            Err(_) => build.undecodable += 1,
+                | DomainEvent::History(_) => {}
+            }
         }
     }
     build.finish()

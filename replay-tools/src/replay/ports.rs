@@ -6,7 +6,7 @@ use super::record::{Record, Unreadable, readable};
 use super::what_if::{ToolPolicy, WhatIf};
 use devmind_domain::agent::{AgentEnd, AgentPorts, Approvals, Message, Permission, PlannedCall, context_hash, prompt};
 use devmind_domain::conversation::ConversationEvent;
-use devmind_domain::event::{AggregateType, DomainEvent, StreamId};
+use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
 use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
@@ -247,11 +247,9 @@ impl RecordedCall {
     async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
         let mut events = Vec::new();
         for event in reader.read_stream(&StreamId::new(AggregateType::ToolCall, id.as_str()), 0).await? {
-            let decoded = readable(&event).map_err(Halt::Unreadable)?;
-            if let DomainEvent::ToolCall(decoded) = decoded
-                && event.position < until
-            {
-                events.push((event.position, decoded));
+            let facts = readable(&event).map_err(Halt::Unreadable)?;
+            if event.position < until {
+                events.extend(facts.into_iter().map(|fact| (event.position, fact)));
             }
         }
         Ok(Self(events))

@@ -3,7 +3,7 @@
 use super::history::History;
 use devmind_domain::agent::{Approvals, Message, assemble};
 use devmind_domain::conversation::{Conversation, ConversationEvent, RunFailed};
-use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent, StreamId};
+use devmind_domain::event::{AggregateType, EventSet, Facts, RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ThreadId};
 use devmind_domain::redaction::Redacted;
 use devmind_domain::thread::{Thread, ThreadEvent};
@@ -63,31 +63,32 @@ impl Record {
         let mut claim = None;
         let (mut raised, mut end, mut prepared) = (Vec::new(), None, None);
         for event in reader.read_stream(&stream, 0).await? {
-            let decoded = match readable(&event) {
-                Ok(DomainEvent::Conversation(decoded)) => decoded,
-                Ok(_) => continue,
+            let facts = match readable(&event) {
+                Ok(facts) => facts,
                 Err(reason) => return Ok(Err(Missing::Unreadable(reason))),
             };
-            if let ConversationEvent::RunPrepared(e) = &decoded
-                && e.run_id == *run_id
-            {
-                prepared = Some(e.clone());
-            }
-            if let ConversationEvent::RunClaimed(e) = &decoded
-                && e.run_id == *run_id
-            {
-                claim = Some((event.position, e.context_hash.clone()));
-            }
-            if let ConversationEvent::InterruptRaised(e) = &decoded
-                && e.run_id == *run_id
-            {
-                raised.push((event.position, e.tool_call_id.to_string(), e.arguments_hash.clone()));
-            }
-            if end.is_none() && ends(&decoded) == Some(run_id) {
-                end = Some((event.position, decoded.clone()));
-            }
-            if claim.is_none() {
-                before.see(&decoded);
+            for decoded in facts {
+                if let ConversationEvent::RunPrepared(e) = &decoded
+                    && e.run_id == *run_id
+                {
+                    prepared = Some(e.clone());
+                }
+                if let ConversationEvent::RunClaimed(e) = &decoded
+                    && e.run_id == *run_id
+                {
+                    claim = Some((event.position, e.context_hash.clone()));
+                }
+                if let ConversationEvent::InterruptRaised(e) = &decoded
+                    && e.run_id == *run_id
+                {
+                    raised.push((event.position, e.tool_call_id.to_string(), e.arguments_hash.clone()));
+                }
+                if end.is_none() && ends(&decoded) == Some(run_id) {
+                    end = Some((event.position, decoded.clone()));
+                }
+                if claim.is_none() {
+                    before.see(&decoded);
+                }
             }
         }
         let (Some((claimed_at, context_hash)), Some(prepared)) = (claim, prepared) else {
@@ -112,16 +113,17 @@ impl Record {
         };
         let stream = StreamId::new(AggregateType::Thread, record.thread_id.as_str());
         for event in reader.read_stream(&stream, 0).await? {
-            let decoded = match readable(&event) {
-                Ok(DomainEvent::Thread(decoded)) => decoded,
-                Ok(_) => continue,
+            let facts = match readable(&event) {
+                Ok(facts) => facts,
                 Err(reason) => return Ok(Err(Missing::Unreadable(reason))),
             };
-            let begins = matches!(decoded, ThreadEvent::ThreadStarted(_));
-            if event.position < claimed_at || begins {
-                record.thread.evolve(&decoded);
-            } else if event.position < record.until() {
-                record.facts.push_back((event.position, decoded));
+            for decoded in facts {
+                let begins = matches!(decoded, ThreadEvent::ThreadStarted(_));
+                if event.position < claimed_at || begins {
+                    record.thread.evolve(&decoded);
+                } else if event.position < record.until() {
+                    record.facts.push_back((event.position, decoded));
+                }
             }
         }
         Ok(Ok(record))
@@ -143,12 +145,12 @@ impl Before {
 }
 
 /// The event, if it says what it said when it was recorded.
-pub(super) fn readable(event: &RecordedEvent) -> Result<DomainEvent, Unreadable> {
+pub(super) fn readable<E: EventSet>(event: &RecordedEvent) -> Result<Facts<E>, Unreadable> {
     if let Some(erased) = Redacted::parse(&event.payload) {
         let reason = format!("event {} was redacted by event {}", event.position, erased.by);
         return Err((ErrorCode::EventRedacted, reason));
     }
-    event.decode().map_err(|error| (ErrorCode::RunNotReplayable, format!("event {}: {error}", event.position)))
+    event.decode_as().map_err(|error| (ErrorCode::RunNotReplayable, format!("event {}: {error}", event.position)))
 }
 
 /// The run that an event ends.

@@ -143,7 +143,7 @@ impl Data {
             let run = payload["run_id"].as_str().unwrap_or("r");
             metadata = metadata.run(&run.into()).conversation(&"c".into());
         }
-        let event = DomainEvent::decode(kind, event_type, 1, &payload.to_string()).expect("a known event");
+        let event = DomainEvent::decode(kind, event_type, 1, &payload.to_string()).expect("a known event").remove(0);
         let event = NewEvent { event_id: uuid::Uuid::now_v7().to_string(), event, metadata };
         let append = StreamAppend { stream, expected_version, events: vec![event] };
         ledger.append(Append { streams: vec![append], idempotency: None }).await.expect("appended");

@@ -8,7 +8,7 @@ use cqrs_es::persist::PersistedEventRepository;
 use devmind_domain::Decider;
 use devmind_domain::conversation::{Ask, Conversation, ConversationCommand};
 use devmind_domain::device::{Device, DeviceEvent};
-use devmind_domain::event::{AggregateType, DomainEvent, EventSet, NewEvent, StreamId};
+use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, StreamId};
 use devmind_ledger::{Append, Ledger, LedgerReader, PostgresUrl, StreamAppend};
 use devmind_projections::rebuild;
 use devmind_test_postgres::Cluster;
@@ -109,12 +109,12 @@ async fn fold(reader: &LedgerReader) -> f64 {
         after = last.position;
         count += page.len();
         for event in &page {
-            let decoded = DeviceEvent::decode(&event.event_type, event.event_version, &event.content());
-            let decoded = decoded.expect("a device's event");
-            match devices.get_mut(&event.stream) {
-                Some(device) => device.evolve(&decoded),
-                None => devices.entry(event.stream.clone()).or_default().evolve(&decoded),
-            }
+            let facts = event.decode_as::<DeviceEvent>().expect("a device's event");
+            let device = match devices.get_mut(&event.stream) {
+                Some(device) => device,
+                None => devices.entry(event.stream.clone()).or_default(),
+            };
+            facts.iter().for_each(|fact| device.evolve(fact));
         }
     }
     assert!(!devices.is_empty());

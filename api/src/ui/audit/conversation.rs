@@ -53,10 +53,13 @@ async fn known(app: &App, id: &ConversationId, until: u64) -> ApiResult<Known> {
         after = last.position;
         for event in page {
             known.stops.push(event.position);
-            if event.position <= until
-                && let Ok(DomainEvent::Conversation(ConversationEvent::RunPrepared(e))) = event.decode()
-            {
-                known.runs.entry(e.turn_id).or_default().push(e.run_id);
+            if event.position > until {
+                continue;
+            }
+            for fact in event.decode().unwrap_or_default() {
+                if let DomainEvent::Conversation(ConversationEvent::RunPrepared(e)) = fact {
+                    known.runs.entry(e.turn_id).or_default().push(e.run_id);
+                }
             }
         }
         if known.stops.len() >= MAX_STOPS {

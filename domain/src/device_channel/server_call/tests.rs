@@ -278,7 +278,7 @@ proptest! {
         }
         let mut replayed = ToolCall::default();
         for event in &shell.log {
-            let read = ToolCallEvent::decode(event.type_name(), event.version(), &event.payload()).expect("reads back");
+            let read = ToolCallEvent::read(event.type_name(), event.version(), &event.payload()).expect("reads back");
             replayed.evolve(&read);
         }
         prop_assert_eq!(replayed, shell.call, "the events alone say where the call stands");

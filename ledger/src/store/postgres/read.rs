@@ -11,6 +11,7 @@ use crate::store::{
 };
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
+use devmind_domain::upcast;
 use sqlx::{PgPool, Postgres, QueryBuilder, Row};
 
 /// The triggers that every ledger has; without them a row could be changed by mistake.
@@ -220,7 +221,13 @@ fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_
         sql.push(" AND run_id = ").push_bind(id.as_str());
     }
     if let Some(event_type) = event_type {
-        sql.push(" AND event_type = ").push_bind(event_type.as_str());
+        let names = upcast::stored_as(event_type);
+        sql.push(" AND event_type IN (");
+        let mut list = sql.separated(", ");
+        for name in names {
+            list.push_bind(name.to_owned());
+        }
+        sql.push(")");
     }
     if let Some(actor) = actor {
         sql.push(" AND actor = ").push_bind(actor.as_str());
