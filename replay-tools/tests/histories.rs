@@ -155,6 +155,34 @@ async fn a_session_whose_past_was_changed_is_refused_and_the_others_are_taken() 
 }
 
 #[tokio::test]
+async fn a_conversation_that_went_on_here_is_not_gone_on_with_by_an_import() {
+    let data = Data::empty();
+    let begun: String = CODEX.split_inclusive('\n').take(7).collect();
+    data.write("a.jsonl", &begun);
+    import(&data, "--from-codex", "a.jsonl").await;
+    // Somebody stops the run on a page.
+    let stopped = json!({ "run_id": "codex:s1:t1r1", "error_code": "STOPPED", "partial_text": "" });
+    let ledger = data.open().await;
+    data.append(&ledger, &("conversation", "codex:s1", "RunCancelled", stopped)).await;
+    ledger.close().await;
+    data.write("a.jsonl", CODEX);
+    let ran = data.run(&["import", "--from-codex", "a.jsonl", "--yes", "--json"]).await;
+    assert_eq!((ran.status, &told(&ran)["failed"]), (1, &json!(1)), "{ran:?}");
+    assert!(ran.stderr.contains("the conversation went on here, with event 18"), "{}", ran.stderr);
+    assert_eq!(data.run(&["verify"]).await.status, 0, "one end of the run");
+}
+
+#[tokio::test]
+async fn an_imported_run_is_said_to_have_no_replay_not_to_differ() {
+    let data = Data::empty();
+    data.write("a.jsonl", CODEX);
+    import(&data, "--from-codex", "a.jsonl").await;
+    let ran = data.run(&["replay", "--all"]).await;
+    assert_eq!(ran.status, 1, "{ran:?}");
+    assert!(ran.stdout.contains("cannot be replayed [RUN_NOT_REPLAYABLE]: another program ran it"), "{}", ran.stdout);
+}
+
+#[tokio::test]
 async fn long_lines_and_bytes_that_are_no_text_are_kept_exactly() {
     let data = Data::empty();
     let long = format!("{{\"type\":\"later\",\"x\":\"{}\"}}", "ü".repeat(1_500_000));

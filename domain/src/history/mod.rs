@@ -8,6 +8,10 @@ use crate::aggregate::{Decider, adapt_to_cqrs_es};
 use crate::event::{AggregateType, event_set};
 use serde::{Deserialize, Serialize};
 
+/// What imported events have where the other program wrote no hash, and as the name of the process and the version of
+/// the tools: none of ours ran them.
+pub const IMPORTED: &str = "imported";
+
 /// A line of another program's history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForeignRecordKept {

@@ -20,7 +20,7 @@ use claude_code::ClaudeCode;
 use codex::Codex;
 use devmind_domain::canonical::sha256_hex;
 use devmind_domain::event::{Actor, AggregateType, DomainEvent, Metadata, NewEvent, StreamId};
-use devmind_domain::history::{ForeignRecordKept, HistoryEvent, HistoryImported};
+use devmind_domain::history::{ForeignRecordKept, HistoryEvent, HistoryImported, IMPORTED};
 use devmind_domain::ids::{ConversationId, NodeId};
 use devmind_domain::{ErrorCode, Timestamp};
 use devmind_ledger::{Append, Ledger, StreamAppend};
@@ -35,8 +35,6 @@ const PART_BYTES: usize = 1 << 20;
 const MAX_FILE_BYTES: u64 = 1 << 30;
 /// Folders below the one that was named, at most.
 const MAX_DEPTH: u32 = 8;
-/// The process that imported events name: none of ours ran them.
-const NODE: &str = "import";
 
 /// What a person, a model or a tool did, as both programs tell it.
 #[derive(Clone, Debug, PartialEq)]
@@ -365,13 +363,26 @@ struct Writer<'a> {
     versions: HashMap<StreamId, u64>,
 }
 
+/// The version of a stream that imports alone have written, but for what changes nothing of it.
+async fn version_of(ledger: &Ledger, stream: &StreamId) -> Result<u64, Failure> {
+    let events = ledger.reader().read_stream(stream, 0).await?;
+    for event in &events {
+        let imported = event.metadata().is_ok_and(|metadata| metadata.node_id.as_str() == IMPORTED);
+        if !imported && !["ConversationRead", "ConversationRenamed"].contains(&event.event_type.as_str()) {
+            let message = format!("the conversation went on here, with event {}", event.position);
+            return Err(Failure::new(ErrorCode::ValidationFailed, message));
+        }
+    }
+    Ok(events.len() as u64)
+}
+
 impl Writer<'_> {
     async fn append(&mut self, facts: Vec<Fact>) -> Result<(), Failure> {
         let Some(ledger) = self.ledger else { return Ok(()) };
         let mut streams: Vec<StreamAppend> = Vec::new();
         for Fact { stream, event, run, at } in facts {
             let mut metadata =
-                Metadata::new(Actor::user(&self.user), NodeId::from(NODE)).conversation(&self.conversation);
+                Metadata::new(Actor::user(&self.user), NodeId::from(IMPORTED)).conversation(&self.conversation);
             metadata.occurred_at = at;
             if let Some(run) = &run {
                 metadata = metadata.run(run);
@@ -382,8 +393,7 @@ impl Writer<'_> {
                 None => {
                     let expected_version = match self.versions.get(&stream) {
                         Some(version) => *version,
-                        // Readers of a conversation are recorded in its stream, too.
-                        None => ledger.reader().read_stream(&stream, 0).await?.len() as u64,
+                        None => version_of(ledger, &stream).await?,
                     };
                     streams.push(StreamAppend { stream, expected_version, events: vec![event] });
                 }

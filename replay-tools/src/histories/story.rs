@@ -2,18 +2,15 @@
 //!
 //! A pure fold: the same steps give the same events, so that an import can go on where an earlier one ended.
 
-use super::{NODE, Said, Step};
+use super::{Said, Step};
 use devmind_domain::Timestamp;
 use devmind_domain::canonical::{call_hash, hash_json};
 use devmind_domain::event::{AggregateType, DomainEvent, StreamId};
+use devmind_domain::history::IMPORTED;
 use devmind_domain::ids::{ConversationId, RunId, ThreadId, ToolCallId};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// The version that tools of other programs have here.
-const TOOL_VERSION: &str = "imported";
-/// Stands where a hash would be that the other program did not write.
-const NOT_KNOWN: &str = "imported";
 /// Characters of a title.
 const TITLE_CHARS: usize = 50;
 
@@ -119,7 +116,7 @@ impl Story {
         let started = json!({
             "conversation_id": self.conversation, "turn_id": turn_id, "run_id": id, "user_id": self.user,
         });
-        let claimed = json!({ "run_id": id, "node_id": NODE, "epoch": 1, "context_hash": NOT_KNOWN });
+        let claimed = json!({ "run_id": id, "node_id": IMPORTED, "epoch": 1, "context_hash": IMPORTED });
         self.last_run = Some(id.clone());
         let (calls, open) = (BTreeSet::new(), BTreeSet::new());
         self.run = Some(Run { id, thread: thread.clone(), round: 0, answer: None, calls, open });
@@ -141,7 +138,7 @@ impl Story {
         }
         let requested = json!({
             "run_id": id, "round": round, "provider": said.provider, "model": said.model, "parameters": {},
-            "request_hash": NOT_KNOWN, "tools_hash": NOT_KNOWN,
+            "request_hash": IMPORTED, "tools_hash": IMPORTED,
         });
         self.fact(facts, AggregateType::Thread, &thread.0, "ModelRequested", requested);
         let written: Vec<_> = calls
@@ -161,14 +158,14 @@ impl Story {
             let stream = ToolCallId::of(&thread, &call).0;
             let requested = json!({
                 "conversation_id": self.conversation, "turn_id": self.turn_id(), "run_id": id, "user_id": self.user,
-                "graph_thread_id": thread, "model_call_id": call, "tool": name, "tool_version": TOOL_VERSION,
-                "target": "server", "call_hash": call_hash(&name, TOOL_VERSION, &arguments), "arguments": arguments,
+                "graph_thread_id": thread, "model_call_id": call, "tool": name, "tool_version": IMPORTED,
+                "target": "server", "call_hash": call_hash(&name, IMPORTED, &arguments), "arguments": arguments,
                 // What a foreign tool can do is not known: the most.
                 "risk": "HIGH",
             });
             self.fact(facts, AggregateType::ToolCall, &stream, "ToolCallRequested", requested);
             let dispatched = json!({
-                "attempt_no": 1, "run_id": id, "node_id": NODE, "epoch": 1, "wait_ms": 0, "ttl_ms": 0,
+                "attempt_no": 1, "run_id": id, "node_id": IMPORTED, "epoch": 1, "wait_ms": 0, "ttl_ms": 0,
             });
             self.fact(facts, AggregateType::ToolCall, &stream, "ToolDispatched", dispatched);
         }

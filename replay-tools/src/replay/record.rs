@@ -4,6 +4,7 @@ use super::history::History;
 use devmind_domain::agent::{Approvals, Message, assemble};
 use devmind_domain::conversation::{Conversation, ConversationEvent, RunFailed};
 use devmind_domain::event::{AggregateType, EventSet, Facts, RecordedEvent, StreamId};
+use devmind_domain::history::IMPORTED;
 use devmind_domain::ids::{ConversationId, RunId, ThreadId};
 use devmind_domain::redaction::Redacted;
 use devmind_domain::thread::{Thread, ThreadEvent};
@@ -94,6 +95,10 @@ impl Record {
         let (Some((claimed_at, context_hash)), Some(prepared)) = (claim, prepared) else {
             return Ok(Err(Missing::NotClaimed));
         };
+        if context_hash == IMPORTED {
+            let reason = "another program ran it, and its history does not say what the model was told".to_owned();
+            return Ok(Err(Missing::Unreadable((ErrorCode::RunNotReplayable, reason))));
+        }
         let Some((history, question)) = before.history.before(&prepared.turn_id) else {
             return Ok(Err(Missing::Unreadable((
                 ErrorCode::RunNotReplayable,
