@@ -23,7 +23,7 @@ use super::{Approval, ToolDefinition};
 use crate::ErrorCode;
 use crate::conversation::Grant;
 use crate::ids::{ConversationId, DeviceId, GrantId, UserId};
-use crate::tool_call::{Decision, Risk, Target, ToolCallDecided, ToolCallRequested};
+use crate::tool_call::{Decision, Risk, Target, ToolCallDecided, ToolCallRequested, ToolError};
 use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -154,6 +154,18 @@ impl Verdict {
     /// The grant that allowed the call, if one did.
     pub fn grant(&self) -> Option<GrantId> {
         (self.decision == Decision::Allow).then(|| self.by.strip_prefix("grant:").map(GrantId::from)).flatten()
+    }
+
+    /// Whether a fault of a policy is what refuses the call.
+    pub fn is_fault(&self) -> bool {
+        self.code == ErrorCode::PolicyFailed.as_str()
+    }
+
+    /// Why the call is refused, for the model.
+    pub fn error(&self) -> ToolError {
+        let help = ErrorCode::parse(&self.code).map_or("a policy refuses this call", ErrorCode::help);
+        let message = if self.reason.is_empty() { help.to_owned() } else { self.reason.clone() };
+        ToolError { code: self.code.clone(), message }
     }
 
     /// Allowed under a grant that was taken back before the call began.
