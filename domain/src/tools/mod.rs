@@ -12,6 +12,7 @@ mod post_execute;
 mod registry;
 mod seen;
 pub mod server_tools;
+mod told;
 
 pub use admission::*;
 pub use catalogue::*;
@@ -21,3 +22,4 @@ pub use outcome::*;
 pub use post_execute::*;
 pub use registry::*;
 pub use seen::*;
+pub use told::*;
