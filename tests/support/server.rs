@@ -165,7 +165,7 @@ impl TestServer {
         for projection in app.views.status().await.expect("the views tell how they stand") {
             assert!(projection.failed.is_none(), "{projection:?}");
         }
-        data::check(&self.data.views_place(), app.ledger.reader()).await;
+        data::check(&self.data.views_place(), app.ledger.reader(), app.tools.current().registry()).await;
         self.handle.take().expect("a running server").stop().await;
         let facts = self.data.log().await.all().await;
         // Judged by this server's own events: another one on the same database goes on writing.

@@ -8,7 +8,9 @@ use super::{Finish, Registry, ToolOutcome};
 use crate::ErrorCode;
 use crate::canonical::sha256_hex;
 use crate::thread::ToolResultObserved;
-use crate::tool_call::{ToolCallDecided, ToolCallRequested, ToolOutcomeRevised, ToolResultRecorded};
+use crate::tool_call::{
+    Decision, ToolCallDecided, ToolCallEvent, ToolCallRequested, ToolOutcomeRevised, ToolResultRecorded,
+};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -23,6 +25,25 @@ pub struct RecordedCall {
     pub result: Option<ToolResultRecorded>,
     /// What later stages made of it.
     pub revisions: Vec<ToolOutcomeRevised>,
+}
+
+impl RecordedCall {
+    /// Takes a fact of the call's stream.
+    pub fn see(&mut self, fact: ToolCallEvent) {
+        match fact {
+            ToolCallEvent::ToolCallRequested(e) => self.request = Some(e),
+            ToolCallEvent::ToolCallDecided(e) if e.decision == Decision::Deny => self.refusal = Some(e),
+            ToolCallEvent::ToolResultRecorded(e) => self.result = self.result.take().or(Some(e)),
+            ToolCallEvent::ToolOutcomeRevised(e) => self.revisions.push(e),
+            ToolCallEvent::ToolCallDecided(_)
+            | ToolCallEvent::ToolDispatched(_)
+            | ToolCallEvent::ToolReceived(_)
+            | ToolCallEvent::ToolCancelRequested(_)
+            | ToolCallEvent::ToolWaitTimedOut(_)
+            | ToolCallEvent::ToolAttemptRefused(_)
+            | ToolCallEvent::ToolResultAcked(_) => {}
+        }
+    }
 }
 
 /// How what the model was told was looked at.

@@ -10,7 +10,7 @@ use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
 use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
-use devmind_domain::tools::{Admission, Registry, ToolOutcome, admit, catalogue};
+use devmind_domain::tools::{Admission, RecordedCall, Registry, ToolOutcome, admit, catalogue, told};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{LedgerError, LedgerReader};
 
@@ -87,7 +87,7 @@ impl Ports<'_> {
         let admission = admit(catalogue(), &planned.call, planned.over_limit);
         let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
         let refusal = refusal(&admission, &planned.permission, self.what_if.tools.get(&admission.tool));
-        let call = RecordedCall::read(self.reader, &id, self.record.until()).await?;
+        let call = Call::read(self.reader, &id, self.record.until()).await?;
         call.compare(&admission, refusal.as_ref(), self.record.claimed_at)?;
         let Some((position, fact)) = self.take() else {
             return Err(self.missing(format!("a result of {id}")));
@@ -237,13 +237,13 @@ fn refusal(
     Some(("approval", ToolError { code: code.as_str().to_owned(), message: code.help().to_owned() }))
 }
 
-/// A tool call as the log has it.
-struct RecordedCall(Vec<(u64, ToolCallEvent)>);
+/// The events of a tool call, with positions.
+struct Call(Vec<(u64, ToolCallEvent)>);
 
 /// The stages that the loop itself decides; others speak of devices and processes.
 const PURE_STAGES: [&str; 5] = ["parse", "resolve", "validate", "limit", "approval"];
 
-impl RecordedCall {
+impl Call {
     async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
         let mut events = Vec::new();
         for event in reader.read_stream(&StreamId::new(AggregateType::ToolCall, id.as_str()), 0).await? {
@@ -306,20 +306,15 @@ impl RecordedCall {
         position: u64,
         cut: bool,
     ) -> Result<(), Halt> {
-        let recorded = self.0.iter().find_map(|(_, event)| match event {
-            ToolCallEvent::ToolResultRecorded(recorded) => Some(recorded),
-            _ => None,
-        });
-        let expected = match (refusal, recorded) {
-            (Some((_, error)), _) => ToolOutcome { result: Err(error.clone()) },
-            (None, Some(recorded)) if observed.ok => ToolOutcome::of(recorded),
-            (None, None) if observed.ok => {
-                return Err(differs(position, "no result of the call", "the model was told a success"));
-            }
-            // That a device was away or a wait was over is what the loop was given.
-            (None, _) => return Ok(()),
+        let mut call = RecordedCall::default();
+        let before = self.0.iter().filter(|(recorded_at, _)| *recorded_at < position);
+        before.for_each(|(_, event)| call.see(event.clone()));
+        let Some((_, error)) = refusal.filter(|_| call.revisions.is_empty()) else {
+            // That a device was away, a wait was over or a policy held something back is what the loop was given.
+            let told = told(catalogue(), &call, observed).map(|_| ());
+            return told.map_err(|reason| differs(position, reason, format!("it was told {}", observed.content)));
         };
-        let told = expected.content(&admission.tool);
+        let told = ToolOutcome { result: Err(error.clone()) }.content(&admission.tool);
         // A run that was cut off has stand-ins instead.
         if told == observed.content || (cut && !observed.ok) {
             return Ok(());
