@@ -224,9 +224,9 @@ async fn whatever_fails_or_is_cancelled_when_every_call_of_a_message_has_exactly
         let message = messages.new_tree(&mut runner).expect("a message").current();
         let texts: Vec<_> = message.iter().map(|(_, arguments)| arguments.to_string()).collect();
         let ids: Vec<_> = (0..message.len()).map(|n| format!("c{n}")).collect();
-        let calls: Vec<_> =
-            message.iter().zip(&texts).zip(&ids).map(|(((tool, _), text), id)| (id.as_str(), *tool, text.as_str()));
-        model.then([Script::calls(&calls.collect::<Vec<_>>())]);
+        let named = message.iter().zip(&texts).zip(&ids);
+        let calls: Vec<_> = named.map(|(((tool, _), text), id)| (id.as_str(), *tool, text.as_str())).collect();
+        model.then([Script::calls(&calls)]);
         let head = server.log().head().await;
         ann.converse(&Question::new("go")).await;
         let log: Vec<_> = server.log().all().await.into_iter().filter(|fact| fact.position > head).collect();
