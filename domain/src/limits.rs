@@ -26,6 +26,10 @@ pub const MAX_TOOL_CONTENT_JSON_BYTES: usize = MAX_PAYLOAD_BYTES - (64 << 10);
 pub const MAX_TOOL_MESSAGE_CHARS: usize = 8_000;
 /// Times that a tool may be run again, at most.
 pub const MAX_TOOL_RETRIES: u32 = 5;
+/// Tool calls of one message that are under way at once, at most.
+pub const MAX_PARALLEL_CALLS: usize = 10;
+/// Steps of calls that a device carries out at once, at most, and so calls of one message that it is sent at once.
+pub const DEVICE_SLOTS: usize = 4;
 /// Questions to the model in one run, at most.
 pub const MAX_MODEL_ROUNDS_PER_RUN: u32 = 24;
 /// Bytes of one model answer (text and arguments together), at most.

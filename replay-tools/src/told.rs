@@ -4,7 +4,7 @@
 use devmind_domain::event::{DomainEvent, RecordedEvent};
 use devmind_domain::redaction::Redacted;
 use devmind_domain::thread::ThreadEvent;
-use devmind_domain::tools::{RecordedCall, Registry, Told, told};
+use devmind_domain::tools::{CallFacts, Registry, Told, told};
 use devmind_ledger::{LedgerError, LedgerReader, MAX_PAGE_EVENTS};
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ pub async fn check_told(reader: &LedgerReader, tools: &Registry) -> Result<ToldR
 }
 
 /// `None` stands for a call of which something was erased.
-type Calls = HashMap<String, Option<RecordedCall>>;
+type Calls = HashMap<String, Option<CallFacts>>;
 
 fn see(event: &RecordedEvent, tools: &Registry, calls: &mut Calls, report: &mut ToldReport) {
     let erased = Redacted::parse(&event.payload).is_some();
@@ -46,16 +46,14 @@ fn see(event: &RecordedEvent, tools: &Registry, calls: &mut Calls, report: &mut 
     for fact in facts {
         match fact {
             DomainEvent::ToolCall(fact) => {
-                let call =
-                    calls.entry(event.stream.aggregate_id.clone()).or_insert_with(|| Some(RecordedCall::default()));
+                let call = calls.entry(event.stream.aggregate_id.clone()).or_insert_with(|| Some(CallFacts::default()));
                 match call {
                     Some(known) if !erased => known.see(fact),
                     Some(_) | None => *call = None,
                 }
             }
             DomainEvent::Thread(ThreadEvent::ToolResultObserved(observed)) => {
-                let call =
-                    calls.remove(observed.tool_call_id.as_str()).unwrap_or_else(|| Some(RecordedCall::default()));
+                let call = calls.remove(observed.tool_call_id.as_str()).unwrap_or_else(|| Some(CallFacts::default()));
                 match call.filter(|_| !erased).map(|call| told(tools, &call, &observed)) {
                     None | Some(Ok(Told::Unknown)) => report.passed_over += 1,
                     Some(Ok(Told::Recomputed)) => report.recomputed += 1,

@@ -129,7 +129,12 @@ impl Data {
 
     /// Fails unless the log verifies, the views equal their rebuild, and the runs replay to the same decisions.
     pub async fn check(&self) {
-        check(&self.views_place(), &self.log().await.0, catalogue()).await;
+        self.check_with(catalogue()).await;
+    }
+
+    /// The same where runs had these tools.
+    pub async fn check_with(&self, tools: &Registry) {
+        check(&self.views_place(), &self.log().await.0, tools).await;
     }
 }
 
@@ -146,7 +151,7 @@ pub async fn check(views: &Place, reader: &LedgerReader, tools: &Registry) {
             differing.push(replayed);
         }
     };
-    replay_all(reader, &WhatIf::default(), each).await.expect("the runs can be replayed");
+    replay_all(reader, tools, &WhatIf::default(), each).await.expect("the runs can be replayed");
     assert!(differing.is_empty(), "runs replay to other decisions: {differing:#?}");
     let told = check_told(reader, tools).await.expect("the log can be read");
     assert!(told.differences.is_empty(), "models were told otherwise than the log gives: {:#?}", told.differences);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// What was recorded of a call before the model was told of it.
 #[derive(Clone, Debug, Default)]
-pub struct RecordedCall {
+pub struct CallFacts {
     /// What the model wants.
     pub request: Option<ToolCallRequested>,
     /// The decision that refused it.
@@ -27,7 +27,7 @@ pub struct RecordedCall {
     pub revisions: Vec<ToolOutcomeRevised>,
 }
 
-impl RecordedCall {
+impl CallFacts {
     /// Takes a fact of the call's stream.
     pub fn see(&mut self, fact: ToolCallEvent) {
         match fact {
@@ -77,7 +77,7 @@ const NOT_WAITED_FOR: [ErrorCode; 9] = [
 ///
 /// # Errors
 /// What differs.
-pub fn told(registry: &Registry, call: &RecordedCall, observed: &ToolResultObserved) -> Result<Told, String> {
+pub fn told(registry: &Registry, call: &CallFacts, observed: &ToolResultObserved) -> Result<Told, String> {
     if let Some(last) = call.revisions.last()
         && last.content_hash != sha256_hex(observed.content.as_bytes())
     {
@@ -143,7 +143,7 @@ mod tests {
         Registry::new([tool]).expect("whole")
     }
 
-    fn recorded(status: ResultStatus, output: Option<Value>, error: Option<&str>) -> RecordedCall {
+    fn recorded(status: ResultStatus, output: Option<Value>, error: Option<&str>) -> CallFacts {
         let error = error.map(|code| ToolError { code: code.into(), message: "words".into() });
         let request = ToolCallRequested {
             conversation_id: "c".into(),
@@ -172,7 +172,7 @@ mod tests {
             origin: ResultOrigin::Live,
             connection_id: None,
         };
-        RecordedCall { request: Some(request), result: Some(result), ..RecordedCall::default() }
+        CallFacts { request: Some(request), result: Some(result), ..CallFacts::default() }
     }
 
     fn observed(content: &str, error: Option<&str>) -> ToolResultObserved {
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(told(&same, &good(), &observed(&late, Some("TOOL_TIMEOUT"))), Ok(Told::Compared));
         assert!(told(&same, &good(), &observed(words, Some("IO_ERROR"))).is_err(), "a failure that nothing recorded");
 
-        let revised = |by: &str, content: &str| RecordedCall {
+        let revised = |by: &str, content: &str| CallFacts {
             revisions: vec![ToolOutcomeRevised {
                 by: by.into(),
                 reason: "x".into(),
@@ -214,11 +214,11 @@ mod tests {
             code: "GUARD_REFUSED".into(),
             by: "g".into(),
         };
-        let refused = RecordedCall { result: None, refusal: Some(refusal), ..good() };
+        let refused = CallFacts { result: None, refusal: Some(refusal), ..good() };
         assert_eq!(told(&same, &refused, &observed("no", Some("GUARD_REFUSED"))), Ok(Told::Compared));
         assert!(told(&same, &refused, &observed("no", Some("TOOL_DENIED"))).is_err());
         assert!(told(&same, &refused, &observed(plain, None)).is_err());
-        let nothing = RecordedCall { result: None, ..good() };
+        let nothing = CallFacts { result: None, ..good() };
         assert!(told(&same, &nothing, &observed(plain, None)).is_err());
         assert_eq!(told(&Registry::default(), &good(), &observed("x", None)), Ok(Told::Unknown));
     }
