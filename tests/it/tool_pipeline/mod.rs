@@ -11,7 +11,7 @@ use devmind_domain::tools::{Registry, ToolDefinition};
 use devmind_replay_tools::told::check_told;
 use devmind_tests::sse::interrupts;
 use devmind_tests::{Client, Fact, Question, Script, ScriptedModel, TestDevice, TestServer, agui};
-use probe::Probe;
+use probe::{FILLER, Probe};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -42,7 +42,7 @@ struct Played {
 
 async fn play(server: &TestServer, ann: &Client, model: &ScriptedModel, row: &Row, device: Option<&str>) -> Played {
     let before: Vec<_> = match row.act {
-        Act::After(calls) => (0..calls).map(|n| (format!("c{n}"), "add", r#"{"a":1,"b":1}"#)).collect(),
+        Act::After(calls) => (0..calls).map(|n| (format!("c{n}"), "add", FILLER)).collect(),
         Act::AfterStop => vec![("c0".to_owned(), "probe", r#"{"stop":"body"}"#)],
         Act::Nothing | Act::Approve | Act::Reject => vec![],
     };

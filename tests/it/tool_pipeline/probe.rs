@@ -15,6 +15,9 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
+/// The arguments of calls that only stand before the one in question: they leave no trace.
+pub const FILLER: &str = r#"{"a":1,"b":1}"#;
+
 /// What the hooks share.
 #[derive(Clone)]
 pub struct Probe {
@@ -41,6 +44,9 @@ impl Probe {
 
     /// A stage is passed; the run is stopped there if the call says so.
     fn at(&self, stage: &str, arguments: &Value) {
+        if arguments.to_string() == FILLER {
+            return;
+        }
         self.trace.lock().unwrap().push(stage.to_owned());
         if word(arguments, "stop") == stage {
             self.runs.stop_all(StopReason::Cancelled(RunCancelReason::Stopped));

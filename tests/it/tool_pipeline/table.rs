@@ -403,7 +403,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_read_file", r#"{"path":"none"}"#),
         Nothing,
         Some("PATH_NOT_FOUND"),
-        "requested, dispatched 1, device, result rejected PATH_NOT_FOUND",
+        "requested, dispatched 1, result rejected PATH_NOT_FOUND",
         "guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -411,7 +411,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_read_file", r#"{"path":"../x"}"#),
         Nothing,
         Some("PATH_OUT_OF_SCOPE"),
-        "requested, dispatched 1, device, result rejected PATH_OUT_OF_SCOPE",
+        "requested, dispatched 1, result rejected PATH_OUT_OF_SCOPE",
         "guard, wrapper before, wrapper after, post",
     ),
     row(
