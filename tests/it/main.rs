@@ -57,4 +57,5 @@ mod stopping;
 mod story;
 mod tickets;
 mod tool_calls;
+mod tool_pipeline;
 mod two_processes;

@@ -49,6 +49,9 @@ pub struct ToolDefinition {
     /// How long it may run (milliseconds); absent: as long as it takes. Who declares it promises to watch for the
     /// end of its time: running code is asked to end and awaited, never killed.
     pub timeout_ms: Option<u64>,
+    /// How often it may be run again after a failure that may pass (a retriable code); 0: never. Who declares more
+    /// promises that running it twice does no harm.
+    pub retries: u32,
     /// Whether the device asks its user first.
     pub requires_confirmation: bool,
     /// Whether a person must approve the call in the conversation.
@@ -87,6 +90,7 @@ impl ToolDefinition {
             target: Target::Server,
             risk: Risk::High,
             timeout_ms: None,
+            retries: 0,
             requires_confirmation: true,
             approval: Approval::Always,
             concurrency_safe: None,

@@ -1,4 +1,4 @@
-//! Tools: what they are called, what they take, where they run, and which calls are admitted.
+//! Tools: what they are called, what they take, where they run, and the stages that every call of them passes.
 //!
 //! [`catalogue`] is the list of built-in tools, [`Registry`] a value that can hold more. What a tool does is left
 //! to the server ([`server_tools`], pure) and to `devmind-device`.
@@ -6,17 +6,23 @@
 mod admission;
 mod catalogue;
 mod definition;
+mod guard;
 mod outcome;
 mod policy;
+mod post_execute;
 mod registry;
 mod seen;
 pub mod server_tools;
+mod told;
 
 pub use admission::*;
 pub use catalogue::*;
 pub use definition::*;
+pub use guard::*;
 pub use outcome::*;
 pub(crate) use policy::is_within;
 pub use policy::*;
+pub use post_execute::*;
 pub use registry::*;
 pub use seen::*;
+pub use told::*;
