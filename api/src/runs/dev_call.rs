@@ -61,6 +61,7 @@ impl From<Halt> for ApiError {
             Halt::ToolCall(error) => error.into(),
             Halt::Conversation(error) => error.into(),
             Halt::Thread(error) => Self::internal(ErrorCode::Internal, &error),
+            Halt::Broken(error) => Self::internal(ErrorCode::Internal, &error),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Execution {
         Err(AppendError::Overloaded.into())
     }
 
-    fn stream_append(
+    pub(super) fn stream_append(
         &self,
         kind: AggregateType,
         id: &str,

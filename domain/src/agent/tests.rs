@@ -1,6 +1,7 @@
 //! The agent's decisions, its prompt and its loop.
 
 mod approvals;
+mod schedule;
 
 use super::*;
 use crate::aggregate::Decider;

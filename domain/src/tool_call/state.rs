@@ -146,6 +146,11 @@ impl Decider for ToolCall {
 
     fn decide(&self, command: ToolCallCommand) -> Result<Vec<ToolCallEvent>, ToolCallError> {
         match command {
+            ToolCallCommand::Request(request) => match &self.request {
+                Some(own) if own.call_hash != request.call_hash => Err(ToolCallError::HashConflict),
+                Some(_) => Ok(vec![]),
+                None => Ok(vec![(*request).into()]),
+            },
             ToolCallCommand::Decide { request, decided } => match &self.request {
                 Some(own) if own.call_hash != request.call_hash => Err(ToolCallError::HashConflict),
                 // What was sent or settled is past every decision; the same one twice is one.

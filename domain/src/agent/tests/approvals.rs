@@ -7,7 +7,7 @@ use crate::conversation::{Conversation, Interrupt, InterruptStatus, LatestTurn};
 use crate::tool_call::Decision;
 use crate::tools::{PolicyAnswer, Verdict};
 
-fn call(id: &str, name: &str, arguments: &str) -> ModelToolCall {
+pub(super) fn call(id: &str, name: &str, arguments: &str) -> ModelToolCall {
     ModelToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
 }
 /// A call that a person must approve.
@@ -21,7 +21,7 @@ fn guarded_hash() -> String {
     call_hash("demo_text", "1", &json!({}))
 }
 /// What the conversation says about calls, by model call id and hash, in the order it was asked.
-fn decided(decisions: &[(&str, &str, InterruptStatus)]) -> Approvals {
+pub(super) fn decided(decisions: &[(&str, &str, InterruptStatus)]) -> Approvals {
     let interrupt = |(call, hash, status): &(&str, &str, InterruptStatus)| Interrupt {
         interrupt_id: format!("i of {call}").into(),
         run_id: "r".into(),
@@ -45,14 +45,14 @@ fn decided(decisions: &[(&str, &str, InterruptStatus)]) -> Approvals {
 fn about(approvals: &Approvals, call: &ModelToolCall, over_limit: bool) -> Permission {
     judged_by_tools(approvals, [call]).about(catalogue(), call, over_limit)
 }
-fn yes() -> InterruptStatus {
+pub(super) fn yes() -> InterruptStatus {
     InterruptStatus::Resolved { approved: true, by: "alice".into() }
 }
-fn no() -> InterruptStatus {
+pub(super) fn no() -> InterruptStatus {
     InterruptStatus::Resolved { approved: false, by: "alice".into() }
 }
 /// A thread whose model wants these calls.
-fn wants(calls: &[ModelToolCall]) -> Thread {
+pub(super) fn wants(calls: &[ModelToolCall]) -> Thread {
     let mut event = response(1, &[]);
     if let ThreadEvent::ModelResponded(responded) = &mut event {
         responded.tool_calls = calls.to_vec();
