@@ -42,6 +42,7 @@ mod operator;
 mod otlp;
 mod pages;
 mod poison;
+mod policies;
 mod proofs;
 mod prove_once;
 mod replay_stream;
