@@ -1,7 +1,7 @@
 //! A device call that no model asked for. It belongs to a run like a model's: its stop is the call's, and
 //! it lives in a task that the process owns.
 
-use super::tools::requested;
+use super::call::requested;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::error::{ApiError, ApiResult};
 use crate::state::App;

@@ -237,10 +237,7 @@ impl AgentPorts for Execution {
     }
 
     async fn run_tools(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
-        for planned in calls {
-            self.run_tool(&planned).await?;
-        }
-        Ok(())
+        self.carry_out(calls).await
     }
 
     async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {

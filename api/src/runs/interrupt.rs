@@ -1,5 +1,6 @@
 //! Asking a person: interrupts, the calls they are about, and the run's pause, in one append.
 
+use super::call::requested;
 use super::execution::{Execution, Halt};
 use crate::ids::{new_id, now};
 use devmind_domain::agent::PlannedCall;
@@ -21,7 +22,7 @@ impl Execution {
         for planned in &calls {
             let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
             let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
-            let request = self.request(&planned.call.id, &admission);
+            let request = requested(&self.run, &planned.call.id, &admission);
             let decided = ToolCallDecided {
                 stage: "approval".to_owned(),
                 decision: Decision::Ask,

@@ -1,6 +1,7 @@
 //! Runs: prepared, claimed, executed, ended — each step an append before anybody sees it.
 
 mod active;
+mod call;
 mod claim;
 pub mod dev_call;
 mod execution;

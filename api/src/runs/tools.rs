@@ -1,194 +1,38 @@
-//! One tool call of a run: admitted or refused, carried out in the server or on the device, and
-//! observed by the thread with exactly one result.
+//! The calls of one message: which begin when, and that the thread observes exactly one result of each.
 
+use super::call::{Calls, Carried};
 use super::execution::{Execution, Halt};
-use crate::device_gateway::calls::{CallContext, CallEnd};
-use crate::ids::now;
-use crate::tools::{Ended, ToolContext};
-use devmind_domain::ErrorCode;
-use devmind_domain::agent::{Permission, PlannedCall};
-use devmind_domain::canonical::hash_json;
-use devmind_domain::ids::ToolCallId;
+use devmind_domain::agent::PlannedCall;
 use devmind_domain::thread::{ThreadCommand, ToolResultObserved};
-use devmind_domain::tool_call::*;
-use devmind_domain::tools::{Admission, Seen, ToolOutcome, admit};
-use devmind_ledger::{ExecuteError, execute};
-use devmind_projections::RunRow;
-use std::sync::Arc;
 
 impl Execution {
-    pub(super) async fn run_tool(&mut self, planned: &PlannedCall) -> Result<(), Halt> {
-        if let Some(reason) = self.signal.reason() {
-            return Err(Halt::Stopped(reason));
+    pub(super) async fn carry_out(&mut self, planned: Vec<PlannedCall>) -> Result<(), Halt> {
+        let calls = self.calls();
+        for planned in &planned {
+            let carried = calls.carry_out(planned).await?;
+            self.observe(carried).await?;
         }
-        let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
-        let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
-        let request = self.request(&planned.call.id, &admission);
-        if let Some((stage, error)) = refusal(&admission, &planned.permission) {
-            let by = decider(&planned.permission);
-            self.decide(&tool_call_id, request, stage, Decision::Deny, &error.code, &by).await?;
-            return self.observe(&tool_call_id, &admission.tool, &ToolOutcome { result: Err(error) }).await;
+        Ok(())
+    }
+
+    fn calls(&self) -> Calls {
+        let (app, run, tools, signal) = (self.app.clone(), self.run.clone(), self.tools.clone(), self.signal.clone());
+        Calls { app, run, tools, signal }
+    }
+
+    async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {
+        let observed = ThreadCommand::ObserveResult(ToolResultObserved {
+            tool_call_id: carried.tool_call_id,
+            ok: carried.outcome.ok(),
+            error: carried.outcome.error_code(),
+            content: carried.content,
+        });
+        let done = self.record(observed).await;
+        let Some(reason) = carried.stopped else { return done };
+        // Where it cannot be recorded now, the stand-in at the run's end says so: the run ends because it was told to.
+        if let Err(error) = done {
+            tracing::warn!(run.id = %self.run.run_id, cause = %error, "an outcome was not recorded");
         }
-        if let Permission::Allowed(_) = &planned.permission {
-            // The decision stands in the call's own stream before the call is dispatched.
-            let (code, by) = (ErrorCode::ApprovalGiven.as_str(), decider(&planned.permission));
-            self.decide(&tool_call_id, request.clone(), "approval", Decision::Allow, code, &by).await?;
-        }
-        let outcome = match admission.target {
-            Target::Server => self.run_in_server(&tool_call_id, request).await?,
-            Target::Device => match self.run_on_device(&tool_call_id, request).await? {
-                CallEnd::Outcome(outcome) => outcome,
-                CallEnd::Stopped(reason, outcome) => {
-                    // The call was sent: the prompt says that its outcome is unknown, whatever the
-                    // device reports later. Where that cannot be recorded now, the stand-in at the
-                    // run's end says so: the run ends because it was told to.
-                    if let Err(error) = self.observe(&tool_call_id, &admission.tool, &outcome).await {
-                        tracing::warn!(tool_call.id = %tool_call_id, cause = %error, "an outcome was not recorded");
-                    }
-                    return Err(Halt::Stopped(reason));
-                }
-            },
-        };
-        let Seen { outcome, content, revision } =
-            self.tools.registry().seen(&admission.tool, &admission.arguments, outcome);
-        if let Some(revision) = revision {
-            self.call_command(&tool_call_id, ToolCallCommand::Revise(revision)).await?;
-        }
-        self.observe_content(&tool_call_id, &outcome, content).await
-    }
-
-    pub(super) fn request(&self, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
-        requested(&self.run, model_call_id, admission)
-    }
-
-    async fn decide(
-        &self,
-        id: &ToolCallId,
-        request: ToolCallRequested,
-        stage: &str,
-        decision: Decision,
-        code: &str,
-        by: &str,
-    ) -> Result<(), Halt> {
-        let decided = ToolCallDecided { stage: stage.to_owned(), decision, code: code.to_owned(), by: by.to_owned() };
-        self.call_command(id, ToolCallCommand::Decide { request: Box::new(request), decided }).await.map(drop)
-    }
-
-    async fn run_in_server(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<ToolOutcome, Halt> {
-        let (tool, arguments) = (request.tool.clone(), request.arguments.clone());
-        let dispatch = Dispatch {
-            run_id: self.run.run_id.clone(),
-            node_id: self.app.claim.node_id.clone(),
-            epoch: self.app.claim.epoch,
-            connection_id: None,
-            journal_id: None,
-            wait_ms: self.tools.registry().get(&tool).and_then(|definition| definition.timeout_ms).unwrap_or(0),
-            ttl_ms: 0,
-            attempt_is_live: false,
-            age_ms: 0,
-            request,
-        };
-        let state = self.call_command(id, ToolCallCommand::Dispatch(Box::new(dispatch))).await?;
-        if let Some(recorded) = &state.result {
-            return Ok(ToolOutcome::of(recorded));
-        }
-        let started_at = now();
-        let context = ToolContext { tool_call_id: id.clone(), cancel: self.signal.narrowed() };
-        let Ended { status, outcome } = self.tools.execute(&tool, arguments, context).await;
-        let (output, error) = (outcome.result.as_ref().ok().cloned(), outcome.result.as_ref().err().cloned());
-        let result = ToolResultRecorded {
-            executed_attempt_no: state.last_attempt(),
-            status,
-            output_sha256: output.as_ref().map(hash_json),
-            output,
-            error,
-            started_at: Some(started_at),
-            finished_at: Some(now()),
-            origin: ResultOrigin::Live,
-            connection_id: None,
-        };
-        let command = ToolCallCommand::RecordResult { result: Box::new(result), reporter: Reporter::Server };
-        self.call_command(id, command).await?;
-        Ok(outcome)
-    }
-
-    async fn run_on_device(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<CallEnd, Halt> {
-        let context = CallContext {
-            run_id: self.run.run_id.clone(),
-            conversation_title: self.run.title.clone(),
-            metadata: self.metadata(),
-            signal: self.signal.clone(),
-        };
-        self.app.gateway.call(&self.app.ledger, &self.app.claim, context, id, request).await.map_err(halted)
-    }
-
-    async fn call_command(&self, id: &ToolCallId, command: ToolCallCommand) -> Result<Arc<ToolCall>, Halt> {
-        let done = execute::<ToolCall>(&self.app.ledger, id.as_str(), &self.metadata(), command, None).await;
-        done.map(|done| done.state).map_err(halted)
-    }
-
-    async fn observe(&mut self, id: &ToolCallId, tool: &str, outcome: &ToolOutcome) -> Result<(), Halt> {
-        self.observe_content(id, outcome, outcome.content(tool)).await
-    }
-
-    async fn observe_content(&mut self, id: &ToolCallId, outcome: &ToolOutcome, content: String) -> Result<(), Halt> {
-        self.record(ThreadCommand::ObserveResult(ToolResultObserved {
-            tool_call_id: id.clone(),
-            ok: outcome.ok(),
-            content,
-            error: outcome.error_code(),
-        }))
-        .await
-    }
-}
-
-/// What is recorded of a call of the run.
-pub(super) fn requested(run: &RunRow, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
-    ToolCallRequested {
-        conversation_id: run.conversation_id.clone(),
-        turn_id: run.turn_id.clone(),
-        run_id: run.run_id.clone(),
-        user_id: run.user_id.clone(),
-        graph_thread_id: run.graph_thread_id.clone(),
-        model_call_id: model_call_id.to_owned(),
-        parent_tool_call_id: None,
-        tool: admission.tool.clone(),
-        tool_version: admission.version.clone(),
-        target: admission.target,
-        device_id: if admission.target == Target::Device { run.device_id.clone() } else { None },
-        arguments: admission.arguments.clone(),
-        call_hash: admission.call_hash.clone(),
-        risk: admission.risk,
-    }
-}
-
-/// Why a call must not be carried out, if it must not, and the stage that says so.
-fn refusal(admission: &Admission, permission: &Permission) -> Option<(&'static str, ToolError)> {
-    if let Some((stage, error)) = &admission.refusal {
-        return Some((stage, error.clone()));
-    }
-    let code = match permission {
-        Permission::NotNeeded | Permission::Allowed(_) => return None,
-        Permission::Undecided => ErrorCode::ApprovalRequired,
-        Permission::Rejected(_) => ErrorCode::ApprovalRejected,
-        Permission::Expired => ErrorCode::ApprovalExpired,
-        Permission::Cancelled => ErrorCode::ApprovalCancelled,
-    };
-    Some(("approval", ToolError { code: code.as_str().to_owned(), message: code.help().to_owned() }))
-}
-
-fn decider(permission: &Permission) -> String {
-    match permission {
-        Permission::Allowed(user) | Permission::Rejected(user) => format!("user:{user}"),
-        Permission::Expired => "clock".to_owned(),
-        Permission::NotNeeded | Permission::Undecided | Permission::Cancelled => "pipeline".to_owned(),
-    }
-}
-
-fn halted(error: ExecuteError<ToolCallError>) -> Halt {
-    match error {
-        ExecuteError::Refused(error) => error.into(),
-        ExecuteError::Append(error) => error.into(),
-        ExecuteError::Ledger(error) => error.into(),
+        Err(Halt::Stopped(reason))
     }
 }
