@@ -217,7 +217,12 @@ mod tests {
             .boxed()
         };
         for (what, body, stop, expected) in [
-            ("a value", (|_| async { ToolOutcome::success(json!({})).into() }.boxed()) as fn(_) -> _, false, (Succeeded, "")),
+            (
+                "a value",
+                (|_| async { ToolOutcome::success(json!({})).into() }.boxed()) as fn(_) -> _,
+                false,
+                (Succeeded, ""),
+            ),
             ("a panic", |_| panic!("a fault"), false, (Failed, "EXECUTION_FAILED")),
             ("a late panic", |_| async { panic!("a fault") }.boxed(), false, (Failed, "EXECUTION_FAILED")),
             // Left in the middle of what it does: nobody can say that it did nothing.
