@@ -3,6 +3,8 @@
 use crate::identity::{Caller, Identities, is_user_name};
 use crate::lifecycle::{LEDGER_FILE, VIEWS_FILE};
 use crate::limits::Limits;
+use crate::mcp;
+pub use crate::mcp::McpConfig;
 pub use crate::model::{ModelConfig, Provider};
 use crate::nodes::{MAX_NODE_LEASE_MS, MIN_NODE_LEASE_MS, NODE_LEASE_MS};
 use devmind_domain::ErrorCode;
@@ -49,6 +51,8 @@ pub struct ServerConfig {
     pub model_idle_ms: u64,
     /// How long a person may take to answer an approval (milliseconds); 0: for ever.
     pub approval_lifetime_ms: i64,
+    /// MCP servers whose tools are offered, too.
+    pub mcp: Vec<McpConfig>,
     /// How much others may have of the process.
     pub limits: Limits,
     /// The file of the key that signs checkpoints; absent: one that is made in the data folder.
@@ -87,6 +91,7 @@ impl Default for ServerConfig {
             model_first_byte_ms: MODEL_FIRST_BYTE_MS,
             model_idle_ms: MODEL_IDLE_MS,
             approval_lifetime_ms: APPROVAL_LIFETIME_MS,
+            mcp: Vec::new(),
             limits: Limits::default(),
             checkpoint_key: None,
         }
@@ -219,6 +224,7 @@ impl ServerConfig {
         if let Some(model) = &self.model {
             model.check()?;
         }
+        mcp::config::check(&self.mcp)?;
         Ok(self)
     }
 

@@ -12,6 +12,7 @@ use crate::error::ApiError;
 use crate::http::{MAX_OPEN_STREAMS, router};
 use crate::ids::new_id;
 use crate::limits::millis;
+use crate::mcp::Servers;
 use crate::model::{self, Model};
 use crate::nodes::lease::{Kept, look_after_others};
 use crate::nodes::{self, Nodes, news};
@@ -170,6 +171,7 @@ impl Server {
     /// # Errors
     /// As [`Server::open`].
     pub async fn open_with_model(config: &ServerConfig, model: Arc<dyn Model>) -> Result<Self, StartError> {
+        let mcp = Servers::new(&config.mcp)?;
         // The port first: a second server must fail before it writes anything.
         let listener = bind(config.address()?).await?;
         let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;
@@ -207,6 +209,7 @@ impl Server {
             nodes,
             lease,
             tools: Tools::default(),
+            mcp,
             gateway: Gateway::new(&config.limits),
             open_streams: Places::new(u32::MAX, MAX_OPEN_STREAMS),
             limits: config.limits.clone(),
@@ -217,6 +220,7 @@ impl Server {
             stopping: CancellationToken::new(),
         });
         settle_left_over_runs(&app).await?;
+        Servers::start(&app);
         Ok(Self { app, listener, address, before, projections, stop_projections })
     }
 
@@ -260,6 +264,7 @@ impl Server {
         app.runs.stop_all(StopReason::ShuttingDown);
         closing.cancel();
         drain("runs", &app.run_tasks).await;
+        app.mcp.stop().await;
         app.gateway.connections.close_all(&Closing::new(CloseCode::Restarting, "the server is stopping"));
         if let Err(error) = others.await {
             tracing::error!(cause = %error, "the task that looks after other processes failed");

@@ -11,7 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Whether a person must approve a call in the conversation, before it is dispatched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Approval {
     /// Never, unless a policy asks.
     Never,
