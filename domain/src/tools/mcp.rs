@@ -4,9 +4,10 @@
 //! What a server says about its tools is somebody else's word: it is bounded here, and neither its hints nor
 //! anything else of it lowers a risk or spares a question. How a server is reached is left to the server program.
 
-use super::ToolDefinition;
 use super::schema::placed;
+use super::{Approval, ToolDefinition};
 use crate::canonical::hash_json;
+use crate::tool_call::Risk;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -55,6 +56,19 @@ pub fn definition(server: &str, address: &str, offered: &Offered) -> Result<Tool
         render: Some(Arc::new(|_, value| Ok(rendered(value)))),
         ..ToolDefinition::new(format!("{PREFIX}{server}_{name}"), shown, parameters.clone(), output_of(output.as_ref()))
     })
+}
+
+/// A tool of which the log alone is left: what its values look like to the model is the same; what it took and
+/// promised, only its server could say.
+pub fn recorded(name: &str, version: &str, risk: Risk, approval: Approval) -> ToolDefinition {
+    ToolDefinition {
+        version: version.to_owned(),
+        risk,
+        approval,
+        requires_confirmation: false,
+        render: Some(Arc::new(|_, value| Ok(rendered(value)))),
+        ..ToolDefinition::new(name, "", json!({ "type": "object" }), json!({}))
+    }
 }
 
 /// The value of a call: the content as it came, and the structured content where there is some.
@@ -116,8 +130,7 @@ fn without_data(block: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tool_call::Risk;
-    use crate::tools::{Approval, Registry};
+    use crate::tools::Registry;
 
     fn offered(change: impl FnOnce(&mut Offered)) -> Offered {
         let parameters = json!({ "type": "object", "properties": { "path": { "type": "string" } } });
@@ -210,6 +223,12 @@ mod tests {
         ] {
             let checked = tools.check_output("mcp_s_read", &value);
             let shown = checked.and_then(|()| tools.render("mcp_s_read", &json!({}), &value));
+            if let Ok(shown) = &shown {
+                // From the log alone it looks the same.
+                let later = recorded("mcp_s_read", "1", Risk::Low, Approval::Never);
+                let later = Registry::new([later]).expect("whole");
+                assert_eq!(later.render("mcp_s_read", &json!({}), &value).as_ref(), Ok(shown));
+            }
             assert_eq!(shown.ok(), seen, "{value}");
         }
     }
