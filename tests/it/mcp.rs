@@ -86,6 +86,13 @@ async fn is_gone(part: &str) {
     .await;
 }
 
+/// The page, as this person sees it.
+async fn operations(server: &TestServer, who: &str) -> String {
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let request = http.get(format!("{}/operations", server.url())).header("accept", "text/html");
+    request.header("cookie", format!("devmind-user={who}")).send().await.unwrap().text().await.unwrap()
+}
+
 fn got(folder: &Path, what: &str) -> usize {
     let lines = std::fs::read_to_string(folder.join("got")).unwrap_or_default();
     lines.lines().filter(|line| line.trim() == what).count()
@@ -190,7 +197,7 @@ async fn the_reference_server_of_everything_answers_over_its_output_and_a_stoppe
     let ann = server.client("ann");
     let asked = ann.ask(&Question::new("take long")).await;
     let stream = ann.stream(&asked).await;
-    let of_long = |fact: &devmind_tests::Fact| fact.is("ToolDispatched") && fact.metadata["run_id"] == asked.run_id;
+    let of_long = |fact: &devmind_tests::Fact| fact.is("ToolDispatched") && fact.payload["run_id"] == asked.run_id;
     server.log().wait("the call is under way", of_long).await;
     assert_eq!(ann.stop(&asked.run_id).await, "cancelled");
     drop(stream);
@@ -249,7 +256,7 @@ async fn the_reference_server_of_everything_is_reached_over_http_and_no_call_is_
     let ann = server.client("ann");
     let asked = ann.ask(&Question::new("take long")).await;
     let stream = ann.stream(&asked).await;
-    let of_long = |fact: &devmind_tests::Fact| fact.is("ToolDispatched") && fact.metadata["run_id"] == asked.run_id;
+    let of_long = |fact: &devmind_tests::Fact| fact.is("ToolDispatched") && fact.payload["run_id"] == asked.run_id;
     server.log().wait("the call is under way", of_long).await;
     within_deadline("the server has it", messages.wait_for(|count| *count > before)).await.unwrap();
     process.kill().await.unwrap();
@@ -310,8 +317,10 @@ async fn a_hostile_server_has_only_the_tools_that_can_be_checked_and_each_bad_ma
         assert!(reasons.iter().any(|(left, reason)| *left == tool && reason.contains(part)), "{tool}: {reasons:#?}");
     }
     assert_eq!((status.tools.len(), status.left_out), (14, 11), "{status:#?}");
-    let page = server.client("ann").role("operator").get("/operations").await;
-    assert!(page.body.as_str().unwrap().contains("leads to itself"), "{page:?}");
+    for (who, knows) in [("ann", false), ("olga:operator", true)] {
+        let page = operations(&server, who).await;
+        assert!(page.contains("mcp_evil_echo") && page.contains("leads to itself") == knows, "{who}: {page}");
+    }
 
     for (tool, expected, words) in [
         ("garbage", ("succeeded", ""), "after all"),
@@ -368,7 +377,7 @@ async fn a_tool_that_its_server_changed_is_not_called_as_what_it_was_and_a_stopp
     asked_again.cancel();
     // The run keeps the tools that its model was offered; that one is not there any more.
     agui::assert_success(&stream.rest().await);
-    assert_eq!(told(&model)["error"]["code"], "MCP_TOOL_CHANGED");
+    assert_eq!(told(&model)["error"]["code"], "TOOL_CHANGED");
     assert_eq!(got(folder.path(), "tools/call echo"), 0);
     let recorded = call(&server, &model, "mcp_evil_echo", json!({})).await;
     assert_eq!(outcome(&recorded), ("succeeded", ""), "a later run has the tool as it is now");
@@ -387,6 +396,40 @@ async fn a_tool_that_its_server_changed_is_not_called_as_what_it_was_and_a_stopp
         if got(folder.path(), "notifications/cancelled") == 1 { Ok(()) } else { Err("not yet".to_owned()) }
     })
     .await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_call_that_a_person_allowed_is_refused_when_its_tool_is_another_by_then_or_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let echo = || Script::calls(&[("c", "mcp_evil_echo", "{}")]);
+    let model = ScriptedModel::new([echo(), Script::say("changed"), echo(), Script::say("gone")]);
+    let server = TestServer::scripted_with(model.clone(), |config| {
+        config.mcp = vec![McpConfig { approval: Approval::Always, ..hostile("hostile", folder.path()) }];
+    })
+    .await;
+    let ann = server.client("ann");
+    let (asked, events) = ann.converse(&Question::new("echo")).await;
+    let open = interrupts(&events);
+    std::fs::write(folder.path().join("changed"), "").unwrap();
+    let mut stopped = server.stop().await;
+    let server = stopped.start().await;
+    let ann = server.client("ann");
+    let reply = ann.answer(&open[0], true).await.ok();
+    let events = ann.resume(&asked, reply["run_id"].as_str().unwrap(), &open).await;
+    assert_eq!((agui::spoken(&events).as_str(), &told(&model)["error"]["code"]), ("changed", &json!("TOOL_CHANGED")));
+    assert_eq!(outcome(&ann.tool_call(&asked).await), ("rejected", "TOOL_CHANGED"));
+
+    let (asked, events) = ann.converse(&Question::new("echo")).await;
+    let open = interrupts(&events);
+    stopped = server.stop().await;
+    stopped.config.mcp.clear();
+    let server = stopped.start().await;
+    let ann = server.client("ann");
+    let reply = ann.answer(&open[0], true).await.ok();
+    let events = ann.resume(&asked, reply["run_id"].as_str().unwrap(), &open).await;
+    assert_eq!((agui::spoken(&events).as_str(), &told(&model)["error"]["code"]), ("gone", &json!("TOOL_CHANGED")));
+    assert_eq!(got(folder.path(), "tools/call echo"), 0);
     server.finish().await;
 }
 

@@ -48,7 +48,7 @@ impl McpTool {
         let Some(peer) = self.server.peer() else { return unavailable("is away") };
         if !self.server.still_offers(&self.name, &self.version) {
             // The model was told, and a person allowed, what the tool was before.
-            return ToolOutcome::failure(ErrorCode::McpToolChanged, ErrorCode::McpToolChanged.help()).into();
+            return ToolOutcome::failure(ErrorCode::ToolChanged, ErrorCode::ToolChanged.help()).into();
         }
         let mut params = CallToolRequestParams::new(self.name.clone());
         params.arguments = match arguments {

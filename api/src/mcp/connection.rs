@@ -177,8 +177,7 @@ async fn all_pages(peer: &Peer<RoleClient>) -> Result<Vec<Offered>, String> {
     let (mut offered, mut cursor) = (Vec::new(), None);
     for _ in 0..MAX_PAGES {
         let params = cursor.take().map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
-        let mut request = ListToolsRequest::default();
-        request.params = params;
+        let request = params.map_or_else(ListToolsRequest::default, ListToolsRequest::with_param);
         // Asked for by hand: the SDK would keep answers, and fail the whole list for one tool that it cannot read.
         let answer = peer.send_request(ClientRequest::ListToolsRequest(request)).await;
         let page = match answer.map_err(|error| error.to_string())? {

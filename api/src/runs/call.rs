@@ -41,7 +41,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
+    pub(super) fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
         Self { tool_call_id, content: outcome.content(tool), outcome, stopped: None }
     }
 }
@@ -198,7 +198,7 @@ fn decider(permission: &Permission) -> String {
     }
 }
 
-fn halted(error: ExecuteError<ToolCallError>) -> Halt {
+pub(super) fn halted(error: ExecuteError<ToolCallError>) -> Halt {
     match error {
         ExecuteError::Refused(error) => error.into(),
         ExecuteError::Append(error) => error.into(),
