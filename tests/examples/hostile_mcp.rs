@@ -137,7 +137,7 @@ impl Hostile {
                 for (own, method, params) in [
                     ("s", "sampling/createMessage", sampling),
                     ("e", "elicitation/create", elicitation),
-                    ("r", "roots/list", json!({})),
+                    ("r", "roots/list", json!({ "_meta": {} })),
                 ] {
                     say(&json!({ "jsonrpc": "2.0", "id": own, "method": method, "params": params }));
                 }
