@@ -20,6 +20,7 @@ pub mod mcp;
 pub mod model;
 pub mod nodes;
 pub mod places;
+pub mod policies;
 pub mod runs;
 mod say;
 pub mod state;

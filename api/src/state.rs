@@ -8,6 +8,7 @@ use crate::model::Model;
 use crate::nodes::Nodes;
 use crate::nodes::lease::Kept;
 use crate::places::Places;
+use crate::policies::Policies;
 use crate::runs::ActiveRuns;
 use crate::tools::Tools;
 use crate::ui::Verification;
@@ -57,6 +58,8 @@ pub struct App {
     pub tools: Tools,
     /// MCP servers, which give some of them.
     pub mcp: Servers,
+    /// What is allowed, asked about and refused of their calls.
+    pub policies: Policies,
     /// Devices and their calls.
     pub gateway: Gateway,
     /// The other processes of this ledger.

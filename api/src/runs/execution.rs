@@ -42,6 +42,9 @@ pub(super) enum Halt {
     /// A tool call's stream refused something.
     #[error("the tool call refused: {0}")]
     ToolCall(#[from] devmind_domain::tool_call::ToolCallError),
+    /// The task of a call broke down: a fault of this program.
+    #[error("a call broke down: {0}")]
+    Broken(#[from] tokio::task::JoinError),
     /// The conversation refused something: another process owns the run.
     #[error("the conversation refused: {0}")]
     Conversation(#[from] devmind_domain::conversation::ConversationError),
@@ -239,6 +242,10 @@ impl AgentPorts for Execution {
 
     async fn call_model(&mut self, round: u32) -> Result<(), Halt> {
         self.model_round(round).await
+    }
+
+    async fn judge(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+        self.hear_policies(&calls).await
     }
 
     async fn run_tools(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {

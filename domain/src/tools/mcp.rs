@@ -5,7 +5,7 @@
 //! anything else of it lowers a risk or spares a question. How a server is reached is left to the server program.
 
 use super::schema::placed;
-use super::{Approval, ToolDefinition};
+use super::{Approval, ToolDefinition, always_beside_others};
 use crate::canonical::hash_json;
 use crate::tool_call::Risk;
 use serde_json::{Map, Value, json};
@@ -59,13 +59,14 @@ pub fn definition(server: &str, address: &str, offered: &Offered) -> Result<Tool
 }
 
 /// A tool of which the log alone is left: what its values look like to the model is the same; what it took and
-/// promised, only its server could say.
+/// promised, and that its calls had to wait for others, only its server and its settings could say.
 pub fn recorded(name: &str, version: &str, risk: Risk, approval: Approval) -> ToolDefinition {
     ToolDefinition {
         version: version.to_owned(),
         risk,
         approval,
         requires_confirmation: false,
+        concurrency_safe: always_beside_others(),
         render: Some(Arc::new(|_, value| Ok(rendered(value)))),
         ..ToolDefinition::new(name, "", json!({ "type": "object" }), json!({}))
     }

@@ -9,7 +9,7 @@ use devmind_domain::ids::{ConversationId, RunId, ThreadId, ToolCallId};
 use devmind_domain::redaction::Redacted;
 use devmind_domain::thread::{Thread, ThreadEvent};
 use devmind_domain::tool_call::ToolCallEvent;
-use devmind_domain::tools::{Approval, Registry, catalogue, mcp};
+use devmind_domain::tools::{Approval, Registry, mcp};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{EventFilter, LedgerError, LedgerReader};
 use std::collections::{BTreeSet, VecDeque};
@@ -22,7 +22,7 @@ pub(super) struct Record {
     pub context_hash: String,
     pub context: Vec<Message>,
     pub approvals: Approvals,
-    /// The tools there were, as far as this program and the log know them.
+    /// The tools there were, as far as the caller and the log know them.
     pub tools: Registry,
     /// The thread when the run was claimed.
     pub thread: Thread,
@@ -61,7 +61,11 @@ impl Record {
         }
     }
 
-    pub async fn read(reader: &LedgerReader, run_id: &RunId) -> Result<Result<Self, Missing>, LedgerError> {
+    pub async fn read(
+        reader: &LedgerReader,
+        tools: &Registry,
+        run_id: &RunId,
+    ) -> Result<Result<Self, Missing>, LedgerError> {
         let Some(conversation) = conversation_of(reader, run_id).await? else { return Ok(Err(Missing::NoSuchRun)) };
         let stream = StreamId::new(AggregateType::Conversation, conversation.as_str());
         let mut before = Before::default();
@@ -116,7 +120,7 @@ impl Record {
             context_hash,
             context: assemble(&history, question),
             approvals: Approvals::of(&before.conversation, &prepared.graph_thread_id),
-            tools: catalogue().clone(),
+            tools: tools.clone(),
             thread_id: prepared.graph_thread_id,
             thread: Thread::default(),
             facts: VecDeque::new(),
@@ -144,8 +148,8 @@ impl Record {
         Ok(Ok(record))
     }
 
-    /// Adds the tools of MCP servers that the thread's calls were made with: what the log has of them is their
-    /// version, their risk, and whether a person was asked.
+    /// Adds the tools of MCP servers that the thread's calls were made with, where the caller has them in no or in
+    /// another version: what the log has of them is their version, their risk, and whether a person was asked.
     async fn know_tools_of_others(
         &mut self,
         reader: &LedgerReader,
@@ -167,9 +171,11 @@ impl Record {
                 for fact in facts {
                     if let ToolCallEvent::ToolCallRequested(e) = fact
                         && !e.tool_version.is_empty()
+                        && self.tools.get(&e.tool).is_none_or(|known| known.version != e.tool_version)
                     {
                         let approval = if asked.contains(&id) { Approval::Always } else { Approval::Never };
-                        // The same tool again adds nothing.
+                        self.tools.remove(&e.tool);
+                        // A name that was registered once can be again.
                         self.tools.register(mcp::recorded(&e.tool, &e.tool_version, e.risk, approval)).ok();
                     }
                 }
@@ -221,6 +227,8 @@ fn ends(event: &ConversationEvent) -> Option<&RunId> {
         | ConversationEvent::InterruptRaised(_)
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)
+        | ConversationEvent::ToolGrantGiven(_)
+        | ConversationEvent::ToolGrantRevoked(_)
         | ConversationEvent::InterruptExpired(_) => None,
     }
 }
