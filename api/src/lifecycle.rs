@@ -222,7 +222,6 @@ impl Server {
             stopping: CancellationToken::new(),
         });
         settle_left_over_runs(&app).await?;
-        Servers::start(&app);
         Ok(Self { app, listener, address, before, projections, stop_projections })
     }
 
@@ -249,6 +248,7 @@ impl Server {
     /// `NODE_LOST` when other processes count this one as lost: then it ends without another word in the log.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), StartError> {
         let Self { app, listener, before, projections, stop_projections, .. } = self;
+        Servers::start(&app);
         let news = app.lease.is_some().then(|| tokio::spawn(news::follow(app.clone(), before)));
         let connections = TaskTracker::new();
         let closing = CancellationToken::new();
