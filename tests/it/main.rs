@@ -31,6 +31,7 @@ mod kill_points;
 mod killed;
 mod ledger_fails;
 mod lost_servers;
+mod mcp;
 mod metrics;
 mod model_answers;
 mod model_failures;

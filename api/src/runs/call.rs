@@ -9,7 +9,7 @@ use super::execution::Halt;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
 use crate::state::App;
-use crate::tools::{Clock, ToolContext, ToolSet, Wrapped, WrappedCall, around};
+use crate::tools::{BodyEnd, Clock, ToolContext, ToolSet, Wrapped, WrappedCall, around};
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Approvals, Permission, PlannedCall};
 use devmind_domain::canonical::hash_json;
@@ -48,6 +48,13 @@ pub(super) struct Carried {
     pub content: String,
     /// The run was stopped while the call was under way.
     pub stopped: Option<StopReason>,
+}
+
+impl Carried {
+    /// What the model is told of an outcome that no stage changes.
+    pub(super) fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
+        Self { tool_call_id, content: outcome.content(tool), outcome, stopped: None }
+    }
 }
 
 impl Calls {
@@ -219,21 +226,19 @@ impl Calls {
             return Ok(Attempted { outcome: ToolOutcome::of(recorded), unrecorded: None });
         }
         let started_at = now();
-        let (outcome, failed) = if cancel.is_cancelled() {
+        let end = if cancel.is_cancelled() {
             // Between its dispatch and its body: nothing ran.
             let code = ErrorCode::AbortedBeforeDispatch;
-            (ToolOutcome::failure(code, code.help()), ResultStatus::Cancelled)
+            BodyEnd { status: ResultStatus::Cancelled, outcome: ToolOutcome::failure(code, code.help()) }
         } else {
             let context = ToolContext { tool_call_id: id.clone(), cancel };
             clock.begin();
-            let outcome = self.tools.execute(&request.tool, request.arguments.clone(), context).await;
+            let end = self.tools.execute(&request.tool, request.arguments.clone(), context).await;
             clock.end();
-            (outcome, ResultStatus::Failed)
+            end
         };
-        let (status, output, error) = match &outcome.result {
-            Ok(output) => (ResultStatus::Succeeded, Some(output.clone()), None),
-            Err(error) => (failed, None, Some(error.clone())),
-        };
+        let BodyEnd { status, outcome } = end;
+        let (output, error) = (outcome.result.as_ref().ok().cloned(), outcome.result.as_ref().err().cloned());
         let result = ToolResultRecorded {
             executed_attempt_no: state.last_attempt(),
             status,
@@ -246,7 +251,7 @@ impl Calls {
             connection_id: None,
         };
         let passing = outcome.error_code().and_then(|code| ErrorCode::parse(&code)).is_some_and(ErrorCode::retriable);
-        if again && passing {
+        if again && passing && status == ResultStatus::Failed {
             return Ok(Attempted { outcome, unrecorded: Some(result) });
         }
         self.record(id, result).await?;
@@ -368,7 +373,7 @@ fn decider(permission: &Permission) -> String {
     }
 }
 
-fn halted(error: ExecuteError<ToolCallError>) -> Halt {
+pub(super) fn halted(error: ExecuteError<ToolCallError>) -> Halt {
     match error {
         ExecuteError::Refused(error) => error.into(),
         ExecuteError::Append(error) => error.into(),

@@ -98,7 +98,7 @@ impl Execution {
         Calls { app, run, tools, signal: self.signal.of_a_part() }
     }
 
-    async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {
+    pub(super) async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {
         let observed = ThreadCommand::ObserveResult(ToolResultObserved {
             tool_call_id: carried.tool_call_id,
             ok: carried.outcome.ok(),

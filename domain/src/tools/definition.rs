@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 /// Whether a person must approve a call in the conversation, before it is dispatched: what counts where no policy has
 /// a word about the call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Approval {
     /// Never: it is allowed.
     Never,
