@@ -248,7 +248,8 @@ async fn the_reference_server_of_everything_is_reached_over_http_and_no_call_is_
     // Its time is over: the server is told, and what it did is unknown.
     let long = json!({ "duration": 600, "steps": 2 });
     let recorded = call(&server, &model, "mcp_short_trigger-long-running-operation", long.clone()).await;
-    assert_eq!(outcome(&recorded), ("indeterminate", "TOOL_TIMEOUT"));
+    assert_eq!(outcome(&recorded), ("indeterminate", "RESULT_UNKNOWN"));
+    assert_eq!(told(&model)["error"]["code"], "TOOL_TIMEOUT");
 
     // Killed in the middle of a call.
     let before = *messages.borrow();

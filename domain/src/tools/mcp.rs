@@ -58,8 +58,8 @@ pub fn definition(server: &str, address: &str, offered: &Offered) -> Result<Tool
     })
 }
 
-/// A tool of which the log alone is left: what its values look like to the model is the same; what it took and
-/// promised, and that its calls had to wait for others, only its server and its settings could say.
+/// A tool of which the log alone is left: what it took and promised, and whether its calls had to wait for others,
+/// only its server and its settings could say.
 pub fn recorded(name: &str, version: &str, risk: Risk, approval: Approval) -> ToolDefinition {
     ToolDefinition {
         version: version.to_owned(),
@@ -67,7 +67,6 @@ pub fn recorded(name: &str, version: &str, risk: Risk, approval: Approval) -> To
         approval,
         requires_confirmation: false,
         concurrency_safe: always_beside_others(),
-        render: Some(Arc::new(|_, value| Ok(rendered(value)))),
         ..ToolDefinition::new(name, "", json!({ "type": "object" }), json!({}))
     }
 }
@@ -224,12 +223,6 @@ mod tests {
         ] {
             let checked = tools.check_output("mcp_s_read", &value);
             let shown = checked.and_then(|()| tools.render("mcp_s_read", &json!({}), &value));
-            if let Ok(shown) = &shown {
-                // From the log alone it looks the same.
-                let later = recorded("mcp_s_read", "1", Risk::Low, Approval::Never);
-                let later = Registry::new([later]).expect("whole");
-                assert_eq!(later.render("mcp_s_read", &json!({}), &value).as_ref(), Ok(shown));
-            }
             assert_eq!(shown.ok(), seen, "{value}");
         }
     }

@@ -86,7 +86,7 @@ pub async fn replay_run(
     what_if: &WhatIf,
 ) -> Result<Option<Replayed>, LedgerError> {
     let replayed = |decisions, outcome| Ok(Some(Replayed { run_id: run_id.clone(), decisions, outcome }));
-    let record = match Record::read(reader, run_id).await? {
+    let record = match Record::read(reader, tools, run_id).await? {
         Ok(record) => record,
         Err(Missing::NoSuchRun) => return Ok(None),
         Err(Missing::NotClaimed) => {
@@ -101,7 +101,8 @@ pub async fn replay_run(
             (format!("it begins with the messages {begun}"), format!("it began with {}", record.context_hash));
         return replayed(0, Outcome::Differs(Difference { position: record.claimed_at, replay, log }));
     }
-    let mut ports = Ports { reader, record, what_if, tools, decisions: 0 };
+    let with_those_of_others = record.tools.clone();
+    let mut ports = Ports { reader, record, what_if, tools: &with_those_of_others, known: tools, decisions: 0 };
     let ended = match run_agent(&mut ports).await {
         Ok(end) => ports.check_end(&end),
         Err(halt) => Err(halt),
