@@ -333,11 +333,11 @@ async fn a_hostile_server_has_only_the_tools_that_can_be_checked_and_each_bad_ma
         // It ran, and its value is in the log; the model is told that it is not what was promised.
         ("lies", ("succeeded", ""), "INVALID_TOOL_OUTPUT"),
         ("secret", ("succeeded", ""), "it is ***"),
-        // A person is not asked, a model not lent, folders not shown.
+        // A person is not asked, a model not lent, folders not shown (the SDK refuses that one without its id).
         (
             "asks",
             ("succeeded", ""),
-            r#"[[\"e\",\"answered\",\"decline\"],[\"r\",\"refused\",\"\"],[\"s\",\"refused\",\"\"]]"#,
+            r#"[[\"e\",\"answered\",\"decline\"],[\"s\",\"refused\",\"\"],[null,\"refused\",\"\"]]"#,
         ),
         ("dies", ("indeterminate", "RESULT_UNKNOWN"), "after the call was sent"),
         ("giant", ("indeterminate", "RESULT_UNKNOWN"), "after the call was sent"),
