@@ -140,3 +140,29 @@ async fn a_process_that_cannot_start_or_says_nothing_is_a_failure_with_its_reaso
         assert!(matches!(end, Err(Failure::Process(_))), "{program}: {end:?}");
     }
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_process_can_open_nothing_and_has_none_of_the_servers_environment() {
+    // The limit of address space is this program's alone, so it tells its process from those of other tests.
+    let limits = Limits { memory_bytes: 17_000_000, ..Limits::default() };
+    let start = Start { source: "return tools.look()".to_owned(), limits };
+    let address_space = (17_000_000 + 192 * 1024 * 1024).to_string();
+    let end = run(executable(), &start, &CancellationToken::new(), |_| {
+        let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
+        let seen = processes.filter_map(|process| {
+            let limits = std::fs::read_to_string(process.join("limits")).ok()?;
+            let limit = |name: &str| Some(limits.lines().find_map(|line| line.strip_prefix(name))?.trim().to_owned());
+            let own = limit("Max address space")?.starts_with(&address_space);
+            let environment = std::fs::read(process.join("environ")).ok()?;
+            own.then(|| json!([limit("Max open files"), limit("Max core file size"), environment]))
+        });
+        std::future::ready(ToProgram::Value(json!(seen.collect::<Vec<_>>())))
+    })
+    .await;
+    let seen = end.expect("it ends").value;
+    let [files, core, environment] = ["/0/0", "/0/1", "/0/2"].map(|at| seen.pointer(at).expect("it is seen"));
+    let words = |limit: &Value| limit.as_str().expect("text").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!((words(files), words(core)), ("3 3 files".to_owned(), "0 0 bytes".to_owned()));
+    assert_eq!(environment, &json!([]));
+}
