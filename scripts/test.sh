@@ -6,10 +6,11 @@
 #   postgresql        the tests start throw-away clusters of their own, as another user when root runs them
 #   strace            what a loss of power may leave of the device's journal (Linux)
 #   util-linux        unshare and mount, for a small disk that is really full (Linux)
+#   chromium          the pages, as people see them (tests/browser, driven by playwright-core from npm)
 # Used when it is there (the tests say so when they are skipped, and fail with DEVMIND_REQUIRE_PEERS=1):
 #   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
-#                        tests/peers/aimock; the tests fetch their packages with `npm ci`
-#   python3 with venv    schemathesis and a device of another hand (tests/peers/schemathesis, device), whose
+#                        tests/peers/aimock, and the browser tests; they fetch their packages with `npm ci`
+#   python3 with venv    schemathesis, a device of another hand, the messages of OpenTelemetry (tests/peers), whose
 #                        packages pip fetches into target/peers
 # Rust itself comes from rustup; rust-toolchain is whatever cargo the machine has, 1.90 or newer.
 set -euo pipefail
@@ -20,6 +21,7 @@ command -v cc >/dev/null || missing+=(gcc libc6-dev)
 if [ "$(uname)" = Linux ]; then
   command -v strace >/dev/null || missing+=(strace)
   command -v unshare >/dev/null || missing+=(util-linux)
+  [ -n "${DEVMIND_CHROMIUM:-}" ] || command -v chromium >/dev/null || missing+=(chromium)
 fi
 command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 if ((${#missing[@]})); then

@@ -23,5 +23,6 @@ pub mod runs;
 mod say;
 pub mod state;
 pub mod tls;
+pub mod ui;
 
 pub use lifecycle::{Server, ServerHandle};

@@ -20,6 +20,7 @@ use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
 use crate::state::{App, ModelPatience};
+use crate::ui::Verification;
 use axum::Extension;
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, AggregateType, Metadata, NewEvent, StreamId};
@@ -210,6 +211,7 @@ impl Server {
             runs: ActiveRuns::default(),
             run_tasks: TaskTracker::new(),
             socket_tasks: TaskTracker::new(),
+            verification: Verification::default(),
             stopping: CancellationToken::new(),
         });
         settle_left_over_runs(&app).await?;

@@ -8,6 +8,7 @@ use crate::nodes::Nodes;
 use crate::nodes::lease::Kept;
 use crate::places::Places;
 use crate::runs::ActiveRuns;
+use crate::ui::Verification;
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::UserId;
@@ -66,6 +67,8 @@ pub struct App {
     pub run_tasks: TaskTracker,
     /// Tasks that serve device sockets.
     pub socket_tasks: TaskTracker,
+    /// The check of the whole log that a page asked for.
+    pub verification: Verification,
     /// Cancelled when the process begins to stop.
     pub stopping: CancellationToken,
 }

@@ -16,6 +16,8 @@ pub mod connection;
 mod device;
 mod error;
 pub mod journal;
+mod loopback;
+mod pages;
 pub mod path_policy;
 pub mod policy;
 pub mod sandbox;

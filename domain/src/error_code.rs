@@ -48,6 +48,7 @@ error_codes! {
     RateLimited = "RATE_LIMITED", 429, true, "wait a minute";
     ShuttingDown = "SHUTTING_DOWN", 503, true, "the server is stopping; try again when it is back";
     NotReady = "NOT_READY", 503, true, "the server is starting or catching up; try again";
+    CollectorRefused = "COLLECTOR_REFUSED", 502, true, "check the collector's address and headers; sending a run again adds nothing twice";
     Internal = "INTERNAL", 500, true, "see the server's log for this time";
 
     // Conversations, turns and runs.

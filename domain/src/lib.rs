@@ -15,6 +15,7 @@ pub mod device;
 pub mod device_channel;
 pub mod error_code;
 pub mod event;
+pub mod history;
 pub mod ids;
 pub mod json;
 pub mod limits;

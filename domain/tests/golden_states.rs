@@ -7,6 +7,7 @@ use devmind_domain::Decider;
 use devmind_domain::conversation::Conversation;
 use devmind_domain::device::Device;
 use devmind_domain::event::{DomainEvent, EventSet};
+use devmind_domain::history::History;
 use devmind_domain::node::Node;
 use devmind_domain::projection::ProjectionSkips;
 use devmind_domain::redaction::Redaction;
@@ -59,4 +60,5 @@ fn a_fold_that_changes_has_another_state_version() {
     check::<Node>();
     check::<Redaction>();
     check::<ProjectionSkips>();
+    check::<History>();
 }

@@ -10,6 +10,7 @@ use commands::Domain;
 use devmind_domain::conversation::Conversation;
 use devmind_domain::device::{Device, DeviceEvent};
 use devmind_domain::event::{AggregateType, DomainEvent, EventSet};
+use devmind_domain::history::History;
 use devmind_domain::node::Node;
 use devmind_domain::projection::ProjectionSkips;
 use devmind_domain::redaction::Redaction;
@@ -233,6 +234,10 @@ fn any_order_of_any_events_folds_and_can_be_decided_upon_without_a_panic() {
     });
     fold_in_any_order::<ProjectionSkips>(AggregateType::Projection, |event| match event {
         DomainEvent::Projection(event) => Some(event),
+        _ => None,
+    });
+    fold_in_any_order::<History>(AggregateType::History, |event| match event {
+        DomainEvent::History(event) => Some(event),
         _ => None,
     });
     fold_in_any_order::<Node>(AggregateType::Node, |event| match event {

@@ -129,6 +129,7 @@ fn flat(metadata: &Metadata) -> HashMap<String, String> {
         request_hash,
         node_id,
         traceparent,
+        occurred_at,
     } = metadata;
     [
         ("actor", Some(actor.to_string())),
@@ -139,6 +140,7 @@ fn flat(metadata: &Metadata) -> HashMap<String, String> {
         ("request_hash", request_hash.clone()),
         ("node_id", Some(node_id.to_string())),
         ("traceparent", traceparent.clone()),
+        ("occurred_at", occurred_at.as_ref().map(ToString::to_string)),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some((name.to_owned(), value?)))

@@ -254,7 +254,10 @@ impl LedgerReader {
     }
 
     /// Events of a stream after a sequence number: one page.
-    pub(crate) async fn stream_page(
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read, or a row of it is damaged.
+    pub async fn stream_page(
         &self,
         stream: &StreamId,
         after: u64,

@@ -16,6 +16,7 @@ mod compare;
 mod conversation;
 mod db;
 mod device;
+mod difference;
 mod error;
 mod operate;
 mod past;
@@ -42,9 +43,11 @@ pub use change::{Change, Value};
 pub use check::{CheckReport, ProjectionCheck, check, check_one};
 pub use compare::{Difference, TableCheck};
 pub use conversation::{
-    ActiveRunRow, ConversationRow, MAX_LISTED_RUNS, MAX_LISTED_TURNS, PendingApproval, RunRow, TurnRow, TurnToolCall,
+    ActiveRunRow, ConversationRow, InboxRow, MAX_LISTED_APPROVALS, MAX_LISTED_RUNS, MAX_LISTED_TURNS, PendingApproval,
+    RunRow, TurnRow, TurnToolCall,
 };
 pub use device::{DeviceRow, MAX_LISTED_DEVICES};
+pub use difference::{FieldChange, field_changes};
 pub use error::ViewError;
 pub use operate::{resume, status, stopped};
 pub use past::{ConversationState, conversation_at};
@@ -53,7 +56,7 @@ pub use rebuild::{RebuildReport, rebuild, rebuild_one};
 pub use registry::PROJECTIONS;
 pub use runner::ProjectionRunner;
 pub use search::{MAX_SEARCH_HITS, SearchHit};
-pub use timeline::{TimelineLine, timeline, timeline_of_run};
+pub use timeline::{TimelineLine, events_of_run, timeline, timeline_of_run, timeline_of_run_at};
 pub use tool_call::{MAX_LISTED_TOOL_CALLS, OpenApproval, ToolAttemptRow, ToolCallQuery, ToolCallRow};
 pub use usage::{DAY_CHARS, MAX_LISTED_USAGE, UsageRow};
 pub use views::{ProjectionStatus, Views};

@@ -40,6 +40,7 @@ pub fn stream(id: &str, event: &DomainEvent) -> StreamId {
         DomainEvent::Node(_) => AggregateType::Node,
         DomainEvent::Redaction(_) => AggregateType::Redaction,
         DomainEvent::Projection(_) => AggregateType::Projection,
+        DomainEvent::History(_) => AggregateType::History,
     };
     StreamId::new(kind, id)
 }
@@ -57,7 +58,8 @@ fn conversation_of<'a>(id: &'a str, event: &DomainEvent) -> &'a str {
         | DomainEvent::Device(_)
         | DomainEvent::Node(_)
         | DomainEvent::Redaction(_)
-        | DomainEvent::Projection(_) => "c1",
+        | DomainEvent::Projection(_)
+        | DomainEvent::History(_) => "c1",
     }
 }
 

@@ -9,7 +9,7 @@ mod others;
 mod read;
 mod tool_call;
 
-pub use read::timeline_of_run;
+pub use read::{events_of_run, timeline_of_run, timeline_of_run_at};
 
 use devmind_domain::Timestamp;
 use devmind_domain::event::{DomainEvent, RecordedEvent};
@@ -35,6 +35,10 @@ pub struct TimelineLine {
     /// How long that took which it ends (milliseconds); absent where it ends nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<i64>,
+    /// What ended with it: `wait`, `run`, `round`, `interrupt`, `call`, `sent`, `asked`, `result` or `connection`, and
+    /// of what, for example `call THREAD:CALL`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
     /// Who caused it, as `kind:id`.
     pub actor: String,
     /// The event's type.
@@ -110,20 +114,24 @@ impl Story {
             Ok(DomainEvent::Node(inner)) => others::node(&inner),
             Ok(DomainEvent::Redaction(inner)) => others::redaction(&inner),
             Ok(DomainEvent::Projection(inner)) => others::projection(stream, &inner),
+            Ok(DomainEvent::History(inner)) => others::history(&inner),
             Err(error) => {
                 Told { undecodable: true, ..Told::new(format!("{} cannot be told: {error}", event.event_type)) }
             }
         };
-        let first = *self.first.get_or_insert(event.recorded_at);
-        let begun = told.ends.and_then(|span| self.begun.get(&span).copied());
+        let happened_at = event.happened_at();
+        let first = *self.first.get_or_insert(happened_at);
+        let ended = told.ends.filter(|span| self.begun.contains_key(span));
+        let begun = ended.as_ref().and_then(|span| self.begun.get(span).copied());
         for span in told.begins {
-            self.begun.insert(span, event.recorded_at);
+            self.begun.insert(span, happened_at);
         }
         TimelineLine {
             position: event.position,
             recorded_at: event.recorded_at,
-            offset_ms: event.recorded_at.millis_since(first),
-            duration_ms: begun.map(|begun| event.recorded_at.millis_since(begun)),
+            offset_ms: happened_at.millis_since(first),
+            duration_ms: begun.map(|begun| happened_at.millis_since(begun)),
+            ended,
             actor: event.metadata().map_or_else(|_| "?".to_owned(), |metadata| metadata.actor.to_string()),
             event_type: event.event_type.clone(),
             stream: event.stream.to_string(),

@@ -17,6 +17,11 @@ use std::io::BufReader;
 use std::path::Path;
 
 pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    if args.content || !args.header.is_empty() || args.at.is_some() {
+        let message = "--content, --header and --at are for --format otlp";
+        return Err(Failure::new(ErrorCode::ValidationFailed, message)
+            .with_hint("a bundle has everything up to the newest checkpoint"));
+    }
     let reader = data.open_ledger().await?;
     let filtered = |filter, words: String| Selection::Some(Box::new(filter), words);
     let selection = match (args.conversation, args.run) {

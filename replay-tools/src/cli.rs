@@ -43,7 +43,8 @@ pub(crate) enum Command {
     Timeline(TimelineArgs),
     /// Check order, hashes, the Merkle root and the rules of the domain over the whole log
     Verify(VerifyArgs),
-    /// Write a conversation, a run or everything to a file that others can check without the ledger
+    /// Write a conversation, a run or everything to a file that others can check without the ledger, or runs as
+    /// OpenTelemetry spans
     Export(ExportArgs),
     /// Take a whole exported ledger into an empty one, byte for byte, or a log that a cqrs-es store wrote
     Import(ImportArgs),
@@ -55,6 +56,11 @@ pub(crate) enum Command {
     Redact(RedactArgs),
     /// Rebuild the views from the log, or check the live ones against a rebuild
     Rebuild(RebuildArgs),
+    /// Count events, bytes, growth, tool calls and tokens: what fills the log, what is slow, what is unknown
+    Stats(StatsArgs),
+    /// Ask whether this program can read what is in the log
+    #[command(subcommand)]
+    Schema(SchemaCommand),
     /// Show how each projection stands: version, position, lag, and what it stopped at
     Status,
     /// Help a projection that stopped at an event
@@ -91,6 +97,9 @@ pub(crate) struct LogArgs {
     /// Go on with new events as they are appended
     #[arg(long)]
     pub follow: bool,
+    /// As of this position or time (`2026-01-31T03:00:00Z`); else as it is now
+    #[arg(long, value_name = "POSITION|TIME", conflicts_with = "follow")]
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Args)]
@@ -139,6 +148,26 @@ pub(crate) struct TimelineArgs {
     /// The run
     #[arg(long, value_name = "ID")]
     pub run: String,
+    /// As of this position or time (`2026-01-31T03:00:00Z`); else as it is now
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatsArgs {
+    /// As of this position or time (`2026-01-31T03:00:00Z`); else as it is now
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
+    /// What a model's tokens cost, for each million: MODEL=INPUT,OUTPUT or MODEL=INPUT,OUTPUT,CACHED; can be given several times
+    #[arg(long, value_name = "MODEL=INPUT,OUTPUT[,CACHED]")]
+    pub price: Vec<Price>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SchemaCommand {
+    /// Check that every event version in the log can be read by this program, and that stored states are what their
+    /// events lead to: compatible, needs an upcaster, or breaking
+    Check,
 }
 
 #[derive(Debug, Args)]
@@ -198,11 +227,32 @@ pub(crate) struct VerifyArgs {
     pub key: Option<String>,
 }
 
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// Events with their proofs, for `verify` and `import`
+    Bundle,
+    /// Spans, for the tools that people already have
+    Otlp,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The file to write, which must not be there yet
+    /// The file to write, which must not be there yet; with `--format otlp` also the `http://…` address of a collector
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// A bundle that proves itself, or runs as OpenTelemetry spans (OTLP/JSON, GenAI conventions)
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Bundle)]
+    pub format: Format,
+    /// otlp: also what was asked, answered, called and returned; without it, spans carry no content
+    #[arg(long)]
+    pub content: bool,
+    /// otlp: a header for the collector, such as its key; can be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_header)]
+    pub header: Vec<(String, String)>,
+    /// otlp: as of this position or time; else as it is now
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
     /// Only this conversation, with proofs; else everything
     #[arg(long, value_name = "ID", conflicts_with = "run")]
     pub conversation: Option<String>,
@@ -266,11 +316,71 @@ pub(crate) struct RedactArgs {
     pub yes: bool,
 }
 
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("a header is given as NAME=VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
 fn parse_stream(text: &str) -> Result<StreamId, String> {
     match text.split_once('/') {
         Some((kind, id)) if !kind.is_empty() && !id.is_empty() => {
             Ok(StreamId { aggregate_type: kind.to_owned(), aggregate_id: id.to_owned() })
         }
         Some(_) | None => Err("a stream is named KIND/ID, for example node/local".to_owned()),
+    }
+}
+
+/// What a million tokens of a model cost.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Price {
+    pub model: String,
+    input: f64,
+    output: f64,
+    cached: f64,
+}
+
+impl Price {
+    const TOKENS: f64 = 1_000_000.0;
+
+    /// What so many tokens cost; the cached ones are among those of the input.
+    #[allow(clippy::cast_precision_loss, reason = "a sum of money, not a count")]
+    pub fn of(&self, input: u64, output: u64, cached: u64) -> f64 {
+        let fresh = input.saturating_sub(cached);
+        (fresh as f64 * self.input + cached as f64 * self.cached + output as f64 * self.output) / Self::TOKENS
+    }
+}
+
+impl std::str::FromStr for Price {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not MODEL=INPUT,OUTPUT or MODEL=INPUT,OUTPUT,CACHED");
+        let (model, prices) = text.rsplit_once('=').ok_or_else(wrong)?;
+        let prices: Result<Vec<f64>, _> = prices.split(',').map(str::trim).map(str::parse).collect();
+        let prices = prices.map_err(|_| wrong())?;
+        if model.is_empty() || prices.iter().any(|price| !price.is_finite() || *price < 0.0) {
+            return Err(wrong());
+        }
+        let (input, output, cached) = match prices[..] {
+            [input, output] => (input, output, input),
+            [input, output, cached] => (input, output, cached),
+            _ => return Err(wrong()),
+        };
+        Ok(Self { model: model.to_owned(), input, output, cached })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_price_is_for_a_million_tokens_and_cached_ones_are_part_of_the_input() {
+        let price: Price = "m=2,10,0.5".parse().expect("a price");
+        let cost = price.of(1_000_000, 500_000, 400_000);
+        assert!((cost - (0.6 * 2.0 + 0.4 * 0.5 + 0.5 * 10.0)).abs() < 1e-9, "{cost}");
+        for wrong in ["m", "m=1", "=1,2", "m=1,x", "m=1,-2", "m=1,2,3,4", "m=inf,1"] {
+            assert!(wrong.parse::<Price>().is_err(), "{wrong}");
+        }
     }
 }

@@ -13,6 +13,7 @@ mod failure;
 mod foreign;
 mod journal;
 mod log;
+mod otlp;
 mod output;
 mod projection;
 mod prove_once;
@@ -20,7 +21,9 @@ mod rebuild;
 mod reconcile;
 mod redact;
 pub mod replay;
+mod schema;
 mod show;
+mod stats;
 mod store;
 mod timeline;
 mod verify;
@@ -28,7 +31,7 @@ mod verify;
 pub use cli::Cli;
 
 use clap::CommandFactory;
-use cli::{Command, ProjectionCommand};
+use cli::{Command, Format, ProjectionCommand, SchemaCommand};
 use failure::{Failure, report};
 use output::Output;
 use std::process::ExitCode;
@@ -78,7 +81,10 @@ pub fn run(cli: Cli) -> ExitCode {
                 Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &mut output),
                 None => verify::run(&data, args.key.as_deref(), &mut output).await,
             },
-            Command::Export(args) => bundle::export(&data, args, &mut output).await,
+            Command::Export(args) => match args.format {
+                Format::Bundle => bundle::export(&data, args, &mut output).await,
+                Format::Otlp => otlp::export(&data, &args, &mut output).await,
+            },
             Command::Import(args) => match &args.bundle {
                 Some(bundle) => bundle::import(&data, bundle, args.yes, &mut output).await,
                 None => foreign::run(&data, args, &mut output).await,
@@ -87,6 +93,8 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Attest(args) => attest::run(&data, args, &mut output).await,
             Command::Redact(args) => redact::run(&data, args, &mut output).await,
             Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
+            Command::Stats(args) => stats::run(&data, args, &mut output).await,
+            Command::Schema(SchemaCommand::Check) => schema::check(&data, &mut output).await,
             Command::Status => projection::status(&data, &mut output).await,
             Command::Projection(ProjectionCommand::Resume(args)) => projection::resume(&data, &args, &mut output).await,
             Command::Projection(ProjectionCommand::Skip(args)) => projection::skip(&data, &args, &mut output).await,

@@ -1,6 +1,7 @@
 //! `log`: events in order, filtered, followed.
 
 use crate::Verdict;
+use crate::at;
 use crate::cli::LogArgs;
 use crate::failure::Failure;
 use crate::output::{Output, escaped, say};
@@ -21,7 +22,7 @@ pub(crate) async fn run(data: &Source, args: LogArgs, output: &mut Output) -> Re
         actor: args.actor,
     };
     let mut printer = Printer { output, left: args.limit.unwrap_or(u64::MAX), undecodable: 0 };
-    let mut head = reader.head().await?.position;
+    let mut head = at::position(&reader, args.at).await?;
     let mut after = args.after;
     loop {
         print_to(&reader, &filter, after, head, &mut printer).await?;

@@ -11,9 +11,8 @@ use devmind_domain::event::{AggregateType, DomainEvent, StreamId};
 use devmind_domain::ids::{ConversationId, ToolCallId};
 use devmind_domain::tool_call::ToolCallEvent;
 use devmind_ledger::LedgerReader;
-use devmind_projections::{ConversationState, ToolCallRow, conversation_at};
+use devmind_projections::{ConversationState, ToolCallRow, conversation_at, field_changes};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 
 /// What is shown.
 enum Subject {
@@ -105,51 +104,20 @@ async fn diff(
     output: &mut Output,
 ) -> Result<Verdict, Failure> {
     let (from, to) = (position(reader, Some(from)).await?, position(reader, Some(to)).await?);
-    let mut sides = Vec::new();
-    for at in [from, to] {
-        let mut fields = BTreeMap::new();
-        if let Some(shown) = subject.at(reader, at).await? {
-            flatten("", &shown.json(), &mut fields);
-        }
-        // Where it was read is no difference.
-        fields.remove("position");
-        sides.push(fields);
-    }
-    let [before, after] = sides.as_slice() else { return Ok(Verdict::Holds) };
-    let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
-    for name in names {
-        let (old, new) = (before.get(name), after.get(name));
-        if old == new {
-            continue;
-        }
+    let before = subject.at(reader, from).await?.map(|shown| shown.json());
+    let after = subject.at(reader, to).await?.map(|shown| shown.json());
+    for change in field_changes(before.as_ref(), after.as_ref()) {
         if output.is_json() {
-            output.json(&json!({ "field": name, "before": old, "after": new }))?;
+            output.json(&json!({ "field": change.field, "before": change.before, "after": change.after }))?;
         } else {
             let text = |value: Option<&Value>| value.map_or_else(|| "(nothing)".to_owned(), Value::to_string);
-            output.line(escaped(&format!("{name}: {} → {}", text(old), text(new))))?;
+            let (before, after) = (text(change.before.as_ref()), text(change.after.as_ref()));
+            output.line(escaped(&format!("{}: {before} → {after}", change.field)))?;
         }
     }
     output.finish()?;
     say(format_args!("read at positions {from} and {to}"));
     Ok(Verdict::Holds)
-}
-
-/// Every value by its path. What has an id is named by it, so that an insertion moves nothing.
-fn flatten(path: &str, value: &Value, fields: &mut BTreeMap<String, Value>) {
-    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    match value {
-        Value::Object(object) if !object.is_empty() => {
-            object.iter().for_each(|(name, value)| flatten(&below(name), value, fields));
-        }
-        Value::Array(items) if !items.is_empty() => {
-            for (index, item) in items.iter().enumerate() {
-                let id = ["id", "tool_call_id", "interrupt_id"].iter().find_map(|name| item.get(name)?.as_str());
-                let name = id.map_or_else(|| index.to_string(), str::to_owned);
-                flatten(&format!("{path}[{name}]"), item, fields);
-            }
-        }
-        scalar => drop(fields.insert(path.to_owned(), scalar.clone())),
-    }
 }
 
 fn print_conversation(state: &ConversationState, output: &mut Output) -> Result<(), Failure> {

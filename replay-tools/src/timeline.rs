@@ -1,20 +1,21 @@
 //! `timeline`: one run, one line a fact.
 
 use crate::Verdict;
+use crate::at;
 use crate::cli::TimelineArgs;
 use crate::failure::Failure;
 use crate::output::{Output, say};
 use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::RunId;
-use devmind_projections::timeline_of_run;
+use devmind_projections::timeline_of_run_at;
 use serde_json::json;
 
 pub(crate) async fn run(data: &Source, args: TimelineArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
-    let position = reader.head().await?.position;
+    let position = at::position(&reader, args.at).await?;
     let run_id = RunId::from(args.run);
-    let lines = timeline_of_run(&reader, &run_id).await?;
+    let lines = timeline_of_run_at(&reader, &run_id, position).await?;
     if lines.is_empty() {
         let message = format!("the log knows no run {run_id} up to position {position}");
         return Err(Failure::new(ErrorCode::RunNotFound, message)

@@ -34,13 +34,35 @@ pub async fn node(name: &str) -> Option<PathBuf> {
     if !runs("node").await || !runs("npm").await {
         return skip(name, "node and npm");
     }
-    let (folder, _fetching) = (folder(name), FETCHING.lock().await);
-    if !folder.join("node_modules").is_dir() {
-        let install = Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(&folder).output();
-        let installed = install.await.expect("npm runs");
-        assert!(installed.status.success(), "npm ci: {}", String::from_utf8_lossy(&installed.stderr));
-    }
+    let folder = folder(name);
+    fetch(&folder).await;
     Some(folder)
+}
+
+/// The folder of the browser tests with their packages, or `None` where node or Chromium is missing.
+pub async fn browser() -> Option<PathBuf> {
+    let chromium = std::env::var("DEVMIND_CHROMIUM").unwrap_or_else(|_| "chromium".to_owned());
+    if !runs("node").await || !runs("npm").await || !runs(&chromium).await {
+        return skip("../browser", "node, npm and chromium");
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("browser");
+    fetch(&folder).await;
+    Some(folder)
+}
+
+/// The packages that a folder's lock names.
+async fn fetch(folder: &Path) {
+    let _fetching = FETCHING.lock().await;
+    // Another lock than the one that was installed is fetched anew.
+    let (lock, stamp) = (folder.join("package-lock.json"), folder.join("node_modules/.lock-of-the-tests"));
+    let lock = std::fs::read(lock).expect("a lock file");
+    if std::fs::read(&stamp).is_ok_and(|installed| installed == lock) {
+        return;
+    }
+    let install = Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(folder).output();
+    let installed = install.await.expect("npm runs");
+    assert!(installed.status.success(), "npm ci: {}", String::from_utf8_lossy(&installed.stderr));
+    std::fs::write(stamp, lock).expect("a note of what is installed");
 }
 
 /// A peer from PyPI, in an environment of its own under `target/peers`.

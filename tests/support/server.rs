@@ -120,6 +120,11 @@ impl TestServer {
         self.data.change_ledger(&trigger).await;
     }
 
+    /// Changes the log behind the server's back.
+    pub async fn change_ledger(&self, statements: &str) {
+        self.data.change_ledger(statements).await;
+    }
+
     /// Ends [`Self::ledger_refuses`].
     pub async fn ledger_takes_all(&self) {
         self.data.change_ledger("DROP TRIGGER refused_by_a_test").await;

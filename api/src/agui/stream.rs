@@ -82,7 +82,8 @@ impl RunStream {
             | DomainEvent::Device(_)
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => Vec::new(),
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => Vec::new(),
         }
     }
 

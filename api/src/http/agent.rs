@@ -48,7 +48,7 @@ pub(super) fn stream_response(events: impl Stream<Item = AgUiEvent> + Send + 'st
 }
 
 /// An SSE response that proxies and clients do not cut: a comment in silence, no buffering.
-pub(super) fn sse(frames: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
+pub(crate) fn sse(frames: impl Stream<Item = Result<Event, Infallible>> + Send + 'static) -> Response {
     let mut response = Sse::new(frames).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

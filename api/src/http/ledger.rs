@@ -1,4 +1,5 @@
-//! The log itself: an owner sees their own conversations and devices, auditors and operators all.
+//! The log itself: an owner sees their own conversations and devices, auditors and operators all. The pages read
+//! by the same functions as the routes.
 
 use super::access::{Subject, record};
 use super::extract::Query;
@@ -18,6 +19,7 @@ use devmind_domain::ids::ConversationId;
 use devmind_domain::json::MAX_SAFE_INTEGER;
 use devmind_ledger::{EventFilter, load};
 use devmind_projections::{ConversationState, conversation_at};
+use futures::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::{BTreeSet, HashMap};
@@ -103,7 +105,7 @@ pub struct EventRow {
 }
 
 impl EventRow {
-    fn of(event: &RecordedEvent) -> Self {
+    pub(crate) fn of(event: &RecordedEvent) -> Self {
         Self {
             partition: event.partition,
             position: event.position,
@@ -149,17 +151,46 @@ pub async fn events(State(app): State<Arc<App>>, caller: Caller, Query(which): Q
         event_type: which.r#type.map(String::from),
         actor: which.actor.map(String::from),
     };
+    let found = list(&app, &caller, &filter, which.after, limit, &mut BTreeSet::new()).await?;
+    let Events { events, next_after, at_head, position } = found;
+    let events = events.iter().map(|event| EventRow::of(event)).collect();
+    Ok(Json(Page { events, next_after, at_head, position }))
+}
+
+/// A page of the log, as far as somebody may see it.
+pub(crate) struct Events {
+    pub events: Vec<Arc<RecordedEvent>>,
+    /// Ask again with this `after`.
+    pub next_after: u64,
+    /// Whether the head was reached.
+    pub at_head: bool,
+    /// The head this was read at.
+    pub position: u64,
+}
+
+/// Events in order that pass a filter and that the caller may see. `known` are reads that are recorded already.
+///
+/// # Errors
+/// `FORBIDDEN` and the like for a conversation or run that is named and not the caller's to read.
+pub(crate) async fn list(
+    app: &Arc<App>,
+    caller: &Caller,
+    filter: &EventFilter,
+    after: u64,
+    limit: u32,
+    known: &mut BTreeSet<Subject>,
+) -> ApiResult<Events> {
     let position = app.caught_up(&["conversation"]).await?;
-    check_filter(&app, &caller, &filter).await?;
-    let mut view = View { app: &app, caller: &caller, own: HashMap::new(), shown: BTreeSet::new() };
-    let (mut rows, mut after, mut scanned, mut at_head) = (Vec::new(), which.after, 0, false);
-    'page: while rows.len() < limit as usize && scanned < MAX_SCANNED && !at_head {
+    check_filter(app, caller, filter).await?;
+    let mut view = View { app, caller, own: HashMap::new(), shown: BTreeSet::new() };
+    let (mut events, mut after, mut scanned, mut at_head) = (Vec::new(), after, 0, false);
+    'page: while events.len() < limit as usize && scanned < MAX_SCANNED && !at_head {
         // Small pages of a large log of other people's events would be a query for each of them.
-        let batch = app.ledger.reader().query(&filter, after, limit.max(MIN_BATCH)).await?;
+        let batch = app.ledger.reader().query(filter, after, limit.max(MIN_BATCH)).await?;
         at_head = batch.is_empty();
         for event in batch {
             // Before the look: what is not shown is not recorded as read.
-            if rows.len() == limit as usize {
+            if events.len() == limit as usize {
                 break 'page;
             }
             let sight = view.look(&event).await?;
@@ -168,13 +199,51 @@ pub async fn events(State(app): State<Arc<App>>, caller: Caller, Query(which): Q
             }
             (after, scanned) = (event.position, scanned + 1);
             if sight == Sight::Shown {
-                rows.push(EventRow::of(&event));
+                events.push(event);
             }
         }
     }
-    record(&app, &caller, view.shown, "ledger_events").await?;
+    let new: Vec<_> = view.shown.into_iter().filter(|subject| !known.contains(subject)).collect();
+    record(app, caller, new.iter().cloned(), "ledger_events").await?;
+    known.extend(new);
     let next_after = if at_head { after.max(position) } else { after };
-    Ok(Json(Page { events: rows, next_after, at_head, position }))
+    Ok(Events { events, next_after, at_head, position })
+}
+
+/// The same without an end: what is there after a position, then what comes. It ends with the process, and with
+/// the first refusal.
+pub(crate) fn follow(
+    app: Arc<App>,
+    caller: Caller,
+    filter: EventFilter,
+    after: u64,
+) -> impl Stream<Item = ApiResult<Vec<Arc<RecordedEvent>>>> {
+    let begin = Some((after, BTreeSet::new()));
+    stream::unfold(begin, move |at| {
+        let (app, caller, filter) = (app.clone(), caller.clone(), filter.clone());
+        async move {
+            let (mut after, mut known) = at?;
+            loop {
+                let found = match list(&app, &caller, &filter, after, MAX_LIMIT, &mut known).await {
+                    Ok(found) => found,
+                    Err(error) => return Some((Err(error), None)),
+                };
+                after = found.next_after;
+                if !found.events.is_empty() {
+                    return Some((Ok(found.events), Some((after, known))));
+                }
+                if found.at_head {
+                    let mut news = app.ledger.reader().follow(after);
+                    tokio::select! {
+                        () = app.stopping.cancelled() => return None,
+                        news = news.next() => if let Err(error) = news {
+                            return Some((Err(error.into()), None));
+                        },
+                    }
+                }
+            }
+        }
+    })
 }
 
 /// A conversation, and when.
@@ -199,38 +268,78 @@ pub async fn state(
     caller: Caller,
     Query(query): Query<AsOf>,
 ) -> ApiResult<Json<ConversationState>> {
-    let head = app.caught_up(&["conversation"]).await?;
     let id: ConversationId = query.conversation_id.id();
-    check_conversation(&app, &caller, &id).await?;
-    let reader = app.ledger.reader();
-    let position = match query.at.as_deref() {
-        None => head,
-        Some(text) => match (text.parse::<u64>(), Timestamp::parse(text)) {
-            (Ok(position), _) if position > head => {
-                return Err(ApiError::new(ErrorCode::NotFound, format!("the log has no event {position} yet")));
-            }
-            (Ok(position), _) => position,
-            (Err(_), Ok(moment)) => reader.position_at(moment).await?,
-            (Err(_), Err(_)) => {
-                return Err(ApiError::field("at", "must be a position, or a time like 2026-01-31T03:00:00Z"));
-            }
-        },
-    };
-    let state = conversation_at(reader, &id, position).await?;
+    state_at(&app, &caller, &id, query.at.as_deref()).await.map(Json)
+}
+
+/// A conversation as it was, which is recorded where it is not the caller's.
+///
+/// # Errors
+/// `NOT_FOUND` for a position beyond the head or before the beginning, and those of [`may_read`].
+pub(crate) async fn state_at(
+    app: &Arc<App>,
+    caller: &Caller,
+    id: &ConversationId,
+    at: Option<&str>,
+) -> ApiResult<ConversationState> {
+    let head = app.caught_up(&["conversation"]).await?;
+    check_conversation(app, caller, id).await?;
+    let position = position_of(app, head, at).await?;
+    let state = conversation_at(app.ledger.reader(), id, position).await?;
     let state = state.ok_or_else(|| {
         ApiError::new(ErrorCode::NotFound, format!("up to position {position} the conversation had not begun"))
     })?;
     if state.user_id != caller.user_id {
-        record(&app, &caller, [Subject::Conversation(id)], "ledger_state").await?;
+        record(app, caller, [Subject::Conversation(id.clone())], "ledger_state").await?;
     }
-    Ok(Json(state))
+    Ok(state)
+}
+
+/// The position that a text stands for: itself, the last event up to a time of RFC 3339, or the head.
+///
+/// # Errors
+/// `NOT_FOUND` beyond the head, `VALIDATION_FAILED`.
+pub(crate) async fn position_of(app: &App, head: u64, at: Option<&str>) -> ApiResult<u64> {
+    let Some(text) = at else { return Ok(head) };
+    match (text.parse::<u64>(), Timestamp::parse(text)) {
+        (Ok(position), _) if position > head => {
+            Err(ApiError::new(ErrorCode::NotFound, format!("the log has no event {position} yet")))
+        }
+        (Ok(position), _) => Ok(position),
+        (Err(_), Ok(moment)) => Ok(app.ledger.reader().position_at(moment).await?),
+        (Err(_), Err(_)) => Err(ApiError::field("at", "must be a position, or a time like 2026-01-31T03:00:00Z")),
+    }
+}
+
+/// Lets the caller read everything that the log has of a conversation, also of a removed one, and records it where
+/// it is not theirs.
+///
+/// # Errors
+/// `CONVERSATION_NOT_FOUND`, `FORBIDDEN`.
+pub(crate) async fn may_read(
+    app: &Arc<App>,
+    caller: &Caller,
+    id: &ConversationId,
+    what: &'static str,
+) -> ApiResult<()> {
+    app.caught_up(&["conversation"]).await?;
+    check_conversation(app, caller, id).await?;
+    if app.views.conversation_owner(id).await?.as_ref() == Some(&caller.user_id) {
+        return Ok(());
+    }
+    record(app, caller, [Subject::Conversation(id.clone())], what).await
 }
 
 /// One event that the caller may read, which is recorded where it is not theirs.
 ///
 /// # Errors
 /// `NOT_FOUND` beyond the head, `FORBIDDEN` for what belongs to somebody else or to the server alone.
-pub(super) async fn read_event(app: &Arc<App>, caller: &Caller, position: u64) -> ApiResult<EventRow> {
+pub(crate) async fn read_event(
+    app: &Arc<App>,
+    caller: &Caller,
+    position: u64,
+    what: &'static str,
+) -> ApiResult<Arc<RecordedEvent>> {
     app.caught_up(&["conversation"]).await?;
     let found = app.ledger.reader().read(position.saturating_sub(1), 1).await?;
     let Some(event) = found.first().filter(|event| event.position == position) else {
@@ -241,11 +350,11 @@ pub(super) async fn read_event(app: &Arc<App>, caller: &Caller, position: u64) -
         Sight::Shown => {}
         Sight::Hidden | Sight::Full => return Err(ApiError::of(ErrorCode::Forbidden)),
     }
-    record(app, caller, view.shown, "ledger_proof").await?;
-    Ok(EventRow::of(event))
+    record(app, caller, view.shown, what).await?;
+    Ok(Arc::clone(event))
 }
 
-fn parse_stream(text: &str) -> ApiResult<StreamId> {
+pub(crate) fn parse_stream(text: &str) -> ApiResult<StreamId> {
     let (aggregate_type, aggregate_id) =
         text.split_once('/').ok_or_else(|| ApiError::field("stream", "must be aggregate_type/aggregate_id"))?;
     Ok(StreamId { aggregate_type: aggregate_type.to_owned(), aggregate_id: aggregate_id.to_owned() })

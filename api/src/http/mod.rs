@@ -1,7 +1,7 @@
 //! The HTTP routes and their description. Handlers validate, hand on, and answer; they hold no rules.
 
-mod access;
-mod agent;
+pub(crate) mod access;
+pub(crate) mod agent;
 mod agui;
 mod conversations;
 mod dev;
@@ -9,7 +9,7 @@ mod devices;
 mod extract;
 mod fields;
 mod health;
-mod ledger;
+pub(crate) mod ledger;
 mod metrics;
 mod openapi;
 mod proofs;
@@ -17,13 +17,14 @@ mod runs;
 mod tool_calls;
 mod usage;
 
-pub use fields::ClientId;
+pub use fields::{ClientId, Content, IdempotencyKey, Title};
 
 use crate::error::ApiError;
 use crate::ids::new_id;
 use crate::state::App;
+use crate::ui;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
@@ -98,7 +99,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route_layer(middleware::from_fn_with_state(app.clone(), refuse_when_stopping));
     let (router, _) = personal.merge(open()).split_for_parts();
     router
-        .fallback(|| async { ApiError::of(ErrorCode::NotFound) })
+        .merge(ui::router(&app).layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
+        .fallback(|headers: HeaderMap| async move { ui::not_found(&headers) })
         .method_not_allowed_fallback(|| async { ApiError::of(ErrorCode::MethodNotAllowed) })
         .layer(Extension(Description(Arc::new(description()))))
         .layer(middleware::from_fn(common_headers))
@@ -119,6 +121,7 @@ async fn common_headers(request: Request, next: Next) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    ui::secure(&mut response);
     response
 }
 

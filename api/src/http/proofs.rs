@@ -135,7 +135,7 @@ pub async fn inclusion(
             return Err(ApiError::field(field, format!("must be 1-{MAX_SAFE_INTEGER}")));
         }
     }
-    let event = read_event(&app, &caller, position).await?;
+    let event = EventRow::of(&*read_event(&app, &caller, position, "ledger_proof").await?);
     let (size, note) = match size {
         Some(size) => (size, None),
         None => {

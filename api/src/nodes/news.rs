@@ -52,7 +52,11 @@ async fn hear(app: &App, event: &RecordedEvent) {
         DomainEvent::Device(inner) => elsewhere::device_changed(app, &event.stream.aggregate_id, &inner),
         DomainEvent::Conversation(inner) => run_changed(app, &inner),
         DomainEvent::Node(inner) => node_changed(app, &inner),
-        DomainEvent::ToolCall(_) | DomainEvent::Thread(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => {}
+        DomainEvent::ToolCall(_)
+        | DomainEvent::Thread(_)
+        | DomainEvent::Redaction(_)
+        | DomainEvent::Projection(_)
+        | DomainEvent::History(_) => {}
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::line;
 use crate::config::{ConfirmMode, Settings};
-use crate::confirm::page::PageServer;
+use crate::confirm::page::{PageServer, Told};
 use crate::confirm::{Both, Confirm, Fixed, Notifier, Page, Terminal};
-use crate::connection::ConnectionStatus;
+use crate::connection::{ConnectionStatus, Identity, Server};
 use crate::device::{Device, DeviceOptions, Health};
 use crate::error::DeviceError;
+use crate::pages::Pages;
 use crate::policy::Policy;
 use crate::sandbox;
 use crate::state_dir::{make_state_folder, write_private};
@@ -52,8 +53,18 @@ async fn serve(
 ) -> Result<(), DeviceError> {
     let state = options.state_dir.clone();
     let (server, user) = (options.server.clone(), options.identity.to_string());
-    let (confirm, page) = confirm(settings.confirm, notifier).await?;
+    let (confirm, questions, mut page) = confirm(settings.confirm, notifier).await?;
+    let (address, identity) = (Server::parse(&options.server, options.allow_plain_http)?, options.identity.clone());
     let device = Device::open(options, confirm).await?;
+    let pages = match &mut page {
+        Some(page) => server_pages(page, address, identity, &device).await,
+        None => None,
+    };
+    let told = Told {
+        workspace: device.workspace().display().to_string(),
+        pages: pages.as_ref().map(Pages::url),
+        ..Told::default()
+    };
     line!("device {}, workspace {}", device.device_id(), device.workspace().display());
     if let Some(page) = &page {
         tell_link(page, &state);
@@ -83,35 +94,51 @@ async fn serve(
     };
     let cancel = stop_on_signals()?;
     let page = page.map(|page| tokio::spawn(page.serve()));
-    let told = tokio::spawn(tell(device.status(), device.health(), status, state));
+    let pages = pages.map(|pages| tokio::spawn(pages.serve()));
+    let on_page = questions.map(|page| (page, told));
+    let told = tokio::spawn(tell(device.status(), device.health(), status, state, on_page));
     let ended = device.run(cancel).await;
     // The device has dropped what is told: the lines end.
     let _ = told.await;
-    if let Some(page) = page {
-        page.abort();
+    for served in page.into_iter().chain(pages) {
+        served.abort();
     }
     ended
 }
 
-/// How the person is asked, and the page's server if there is one.
+/// How the person is asked; and, where there is one, the page and its server.
 async fn confirm(
     mode: ConfirmMode,
     notifier: Option<Notifier>,
-) -> Result<(Arc<dyn Confirm>, Option<PageServer>), DeviceError> {
+) -> Result<(Arc<dyn Confirm>, Option<Arc<Page>>, Option<PageServer>), DeviceError> {
     let page = Arc::new(Page::new(notifier));
     let confirm: Arc<dyn Confirm> = match mode {
-        ConfirmMode::Allow => return Ok((Arc::new(Fixed(true)), None)),
-        ConfirmMode::Deny => return Ok((Arc::new(Fixed(false)), None)),
-        ConfirmMode::Terminal => return Ok((Arc::new(Terminal::new()), None)),
+        ConfirmMode::Allow => return Ok((Arc::new(Fixed(true)), None, None)),
+        ConfirmMode::Deny => return Ok((Arc::new(Fixed(false)), None, None)),
+        ConfirmMode::Terminal => return Ok((Arc::new(Terminal::new()), None, None)),
         ConfirmMode::Page => page.clone(),
         ConfirmMode::Both => Arc::new(Both::new(page.clone())),
     };
-    let server = PageServer::bind(page).await.map_err(|error| {
+    let server = PageServer::bind(page.clone()).await.map_err(|error| {
         DeviceError::new(ErrorCode::AddressInUse, "the local page has no port")
             .with_hint("use --confirm terminal")
             .caused_by(error)
     })?;
-    Ok((confirm, Some(server)))
+    Ok((confirm, Some(page), Some(server)))
+}
+
+/// The server's pages under the device's own; without them it still asks.
+async fn server_pages(page: &mut PageServer, server: Server, identity: Identity, device: &Device) -> Option<Pages> {
+    match Pages::bind(server, identity, device.device_id().clone(), page.address()).await {
+        Ok(pages) => {
+            page.frame(&pages.url());
+            Some(pages)
+        }
+        Err(error) => {
+            line!("warning: the server's pages are not shown on the local page: {error}");
+            None
+        }
+    }
 }
 
 /// The link is for the user alone: a terminal may show it, a log may not.
@@ -156,10 +183,19 @@ async fn tell(
     mut health: watch::Receiver<Health>,
     mut status: DeviceStatus,
     state: PathBuf,
+    on_page: Option<(Arc<Page>, Told)>,
 ) {
     let mut told = Health::default();
     loop {
-        let words = in_words(&connection.borrow_and_update(), &status);
+        let now = connection.borrow_and_update().clone();
+        let words = in_words(&now, &status);
+        if let Some((page, told)) = &on_page {
+            page.tell(Told {
+                connected: matches!(now, ConnectionStatus::Online { .. }),
+                words: words.clone().unwrap_or_else(|| "connecting …".to_owned()),
+                ..told.clone()
+            });
+        }
         if let Some(words) = words.filter(|words| *words != status.connection) {
             line!("{words}");
             status.connection = words;

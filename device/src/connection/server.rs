@@ -2,9 +2,13 @@
 
 use crate::error::DeviceError;
 use devmind_domain::ErrorCode;
-use reqwest::Url;
+use reqwest::{Client, ClientBuilder, RequestBuilder, Url};
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
+
+/// The server takes a connection within this time.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Who the device's user is.
 #[derive(Clone)]
@@ -13,6 +17,16 @@ pub enum Identity {
     DevUser(String),
     /// A token of the server's.
     Bearer(String),
+}
+
+impl Identity {
+    /// A request as this user.
+    pub(crate) fn sign(&self, request: RequestBuilder) -> RequestBuilder {
+        match self {
+            Self::DevUser(name) => request.header("X-Dev-User", name),
+            Self::Bearer(token) => request.bearer_auth(token),
+        }
+    }
 }
 
 impl fmt::Debug for Identity {
@@ -77,8 +91,27 @@ impl Server {
     }
 
     /// The URL of a path of its HTTP interface.
-    pub(super) fn http(&self, path: &str) -> String {
+    pub(crate) fn http(&self, path: &str) -> String {
         format!("{}{path}", self.base.as_str().trim_end_matches('/'))
+    }
+
+    /// Its origin, as a browser would name it.
+    pub(crate) fn origin(&self) -> String {
+        self.base.origin().ascii_serialization()
+    }
+
+    /// An HTTP client for it.
+    pub(crate) fn http_client(&self) -> ClientBuilder {
+        let mut builder = Client::builder().connect_timeout(CONNECT_WITHIN).redirect(reqwest::redirect::Policy::none());
+        if self.is_loopback() {
+            // A proxy cannot reach this computer's own loopback.
+            builder = builder.no_proxy();
+        }
+        if self.is_plain() {
+            // Without TLS no authority is needed: a computer that has none installed can do this, too.
+            builder = builder.tls_certs_only([]);
+        }
+        builder
     }
 
     /// The URL of its socket.

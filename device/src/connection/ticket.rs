@@ -27,16 +27,7 @@ pub(super) struct Ticket {
 
 /// An HTTP client for a server.
 pub(super) fn client(server: &Server) -> Result<Client, reqwest::Error> {
-    let mut builder = Client::builder().timeout(ANSWER_WITHIN).redirect(reqwest::redirect::Policy::none());
-    if server.is_loopback() {
-        // A proxy cannot reach this computer's own loopback.
-        builder = builder.no_proxy();
-    }
-    if server.is_plain() {
-        // Without TLS no authority is needed: a computer that has none installed can do this, too.
-        builder = builder.tls_certs_only([]);
-    }
-    builder.build()
+    server.http_client().timeout(ANSWER_WITHIN).build()
 }
 
 /// Asks for a ticket.
@@ -47,11 +38,7 @@ pub(super) async fn fetch(
     device_id: &DeviceId,
 ) -> Result<Ticket, Lost> {
     let request = client.post(server.http(TICKET_PATH)).json(&json!({ "device_id": device_id }));
-    let request = match identity {
-        Identity::DevUser(name) => request.header("X-Dev-User", name),
-        Identity::Bearer(token) => request.bearer_auth(token),
-    };
-    let answer = request.send().await.map_err(|error| Lost::retry(unreachable(&error)))?;
+    let answer = identity.sign(request).send().await.map_err(|error| Lost::retry(unreachable(&error)))?;
     if answer.status() != StatusCode::OK {
         return Err(refusal(answer).await);
     }

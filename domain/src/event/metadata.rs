@@ -1,6 +1,7 @@
 //! What is known about an event besides its payload: who caused it, in what, and why.
 
 use crate::ids::{ConversationId, NodeId, RunId};
+use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -123,6 +124,9 @@ pub struct Metadata {
     /// W3C trace context of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// When it happened, where that was long before it was recorded: in the history of another program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub occurred_at: Option<Timestamp>,
 }
 
 impl Metadata {
@@ -137,6 +141,7 @@ impl Metadata {
             request_hash: None,
             node_id,
             traceparent: None,
+            occurred_at: None,
         }
     }
 

@@ -34,12 +34,22 @@ pub enum AggregateType {
     Redaction,
     /// One read model, as far as operators decide about it.
     Projection,
+    /// One session of another program, as it wrote it.
+    History,
 }
 
 impl AggregateType {
     /// Every kind.
-    pub const ALL: [Self; 7] =
-        [Self::Conversation, Self::Thread, Self::ToolCall, Self::Device, Self::Node, Self::Redaction, Self::Projection];
+    pub const ALL: [Self; 8] = [
+        Self::Conversation,
+        Self::Thread,
+        Self::ToolCall,
+        Self::Device,
+        Self::Node,
+        Self::Redaction,
+        Self::Projection,
+        Self::History,
+    ];
 
     /// The column value.
     pub const fn as_str(self) -> &'static str {
@@ -51,6 +61,7 @@ impl AggregateType {
             Self::Node => "node",
             Self::Redaction => "redaction",
             Self::Projection => "projection",
+            Self::History => "history",
         }
     }
 }
@@ -141,6 +152,11 @@ impl RecordedEvent {
             version: self.event_version,
             reason: error.to_string(),
         })
+    }
+
+    /// When it happened: as its metadata says, where it was recorded later, else when it was recorded.
+    pub fn happened_at(&self) -> Timestamp {
+        self.metadata().ok().and_then(|metadata| metadata.occurred_at).unwrap_or(self.recorded_at)
     }
 
     /// The leaf hash that the stored columns should have.
@@ -301,6 +317,8 @@ pub enum DomainEvent {
     Redaction(crate::redaction::RedactionEvent),
     /// Of a projection.
     Projection(crate::projection::ProjectionEvent),
+    /// Of another program's history.
+    History(crate::history::HistoryEvent),
 }
 
 macro_rules! each_kind {
@@ -313,6 +331,7 @@ macro_rules! each_kind {
             DomainEvent::Node($inner) => $body,
             DomainEvent::Redaction($inner) => $body,
             DomainEvent::Projection($inner) => $body,
+            DomainEvent::History($inner) => $body,
         }
     };
 }
@@ -332,6 +351,7 @@ impl DomainEvent {
             Some(AggregateType::Node) => EventSet::decode(event_type, version, payload).map(Self::Node),
             Some(AggregateType::Redaction) => EventSet::decode(event_type, version, payload).map(Self::Redaction),
             Some(AggregateType::Projection) => EventSet::decode(event_type, version, payload).map(Self::Projection),
+            Some(AggregateType::History) => EventSet::decode(event_type, version, payload).map(Self::History),
             None => Err(DecodeError::UnknownType {
                 aggregate_type: aggregate_type.to_owned(),
                 event_type: event_type.to_owned(),
@@ -352,6 +372,7 @@ impl DomainEvent {
             .chain(of(AggregateType::Node, crate::node::NodeEvent::TYPES))
             .chain(of(AggregateType::Redaction, crate::redaction::RedactionEvent::TYPES))
             .chain(of(AggregateType::Projection, crate::projection::ProjectionEvent::TYPES))
+            .chain(of(AggregateType::History, crate::history::HistoryEvent::TYPES))
             .collect()
     }
 

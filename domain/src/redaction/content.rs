@@ -3,6 +3,7 @@
 
 use crate::conversation::ConversationEvent;
 use crate::event::DomainEvent;
+use crate::history::HistoryEvent;
 use crate::thread::ThreadEvent;
 use crate::tool_call::ToolCallEvent;
 use serde_json::{Value, json};
@@ -19,6 +20,7 @@ pub fn without_content(event: DomainEvent) -> Option<DomainEvent> {
         DomainEvent::Conversation(event) => conversation(event).map(DomainEvent::Conversation),
         DomainEvent::Thread(event) => thread(event).map(DomainEvent::Thread),
         DomainEvent::ToolCall(event) => tool_call(event).map(DomainEvent::ToolCall),
+        DomainEvent::History(event) => history(event).map(DomainEvent::History),
         DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => None,
     }
 }
@@ -64,6 +66,17 @@ fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
         | ConversationEvent::InterruptCancelled(_)
         | ConversationEvent::InterruptExpired(_)
         | ConversationEvent::ConversationRead(_) => return None,
+    }
+    Some(event)
+}
+
+fn history(mut event: HistoryEvent) -> Option<HistoryEvent> {
+    match &mut event {
+        HistoryEvent::ForeignRecordKept(e) => {
+            redact(&mut e.text);
+            e.base64 = false;
+        }
+        HistoryEvent::HistoryImported(_) => return None,
     }
     Some(event)
 }

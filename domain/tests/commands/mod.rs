@@ -6,6 +6,7 @@ use super::random::Random;
 use devmind_domain::canonical::call_hash;
 use devmind_domain::conversation::Claim;
 use devmind_domain::device::{Device, DeviceCommand};
+use devmind_domain::history::{History, HistoryCommand, HistoryImported};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::projection::{ProjectionCommand, ProjectionEventSkipped, ProjectionSkips};
@@ -225,5 +226,11 @@ impl Domain for ProjectionSkips {
             failure: "panicked".to_owned(),
             reason: if random.below(2) == 0 { String::new() } else { "not needed".to_owned() },
         })
+    }
+}
+
+impl Domain for History {
+    fn command(&self, random: &mut Random) -> HistoryCommand {
+        HistoryCommand::End(HistoryImported { source: "codex".to_owned(), lines: random.below(5) as u64 })
     }
 }

@@ -57,6 +57,24 @@ pub fn check_bundle(input: impl BufRead, progress: impl FnMut(u64)) -> Result<Bu
     walk(input, progress, |_| Ok(()))
 }
 
+/// The same, and every event is handed on after it was looked at; what is wrong with it is in the report.
+///
+/// # Errors
+/// As [`check_bundle`].
+pub fn read_bundle(input: impl BufRead, mut each: impl FnMut(RecordedEvent)) -> Result<BundleReport, BundleError> {
+    walk(
+        input,
+        |_| {},
+        |item| {
+            match item {
+                Item::Event(event) => each(event),
+                Item::Key(_) => {}
+            }
+            Ok(())
+        },
+    )
+}
+
 /// What a reader of a bundle is given, in order.
 pub(super) enum Item {
     Key(super::KeyLine),

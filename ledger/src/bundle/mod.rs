@@ -11,7 +11,7 @@ mod check;
 mod export;
 mod import;
 
-pub use check::{BundleReport, check_bundle};
+pub use check::{BundleReport, check_bundle, read_bundle};
 pub use export::{Export, Selection, export_bundle};
 pub use import::{Imported, import_bundle};
 

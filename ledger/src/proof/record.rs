@@ -137,6 +137,14 @@ impl CheckpointRecord {
         self.newest.lock().await.as_ref().map_or(0, |newest| newest.checkpoint.size)
     }
 
+    /// Everything that was published, oldest first.
+    ///
+    /// # Errors
+    /// As [`read_checkpoints`].
+    pub fn published(&self) -> Result<Vec<RecordedCheckpoint>, RecordError> {
+        read_checkpoints(self.file.parent().unwrap_or(Path::new(".")))
+    }
+
     /// A checkpoint of the head as it is now, recorded before it is given out. The head of the newest
     /// checkpoint is not signed again.
     ///

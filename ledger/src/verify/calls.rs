@@ -42,7 +42,10 @@ impl Calls {
             DomainEvent::Thread(inner) => self.thread(inner),
             DomainEvent::Device(inner) => self.device(inner),
             DomainEvent::Node(inner) => self.node(inner),
-            DomainEvent::Conversation(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => {}
+            DomainEvent::Conversation(_)
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => {}
         }
     }
 

@@ -36,7 +36,8 @@ impl Interrupts {
             | DomainEvent::Device(_)
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => {}
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => {}
         }
     }
 

@@ -119,6 +119,16 @@ pub async fn verify(
     Ok(report.finish(size, chain.root()))
 }
 
+/// Whether every stored state is what its events fold to; what is not, by position.
+///
+/// # Errors
+/// [`LedgerError`] when the file cannot be read.
+pub async fn stored_states(reader: &LedgerReader) -> Result<Vec<Finding>, LedgerError> {
+    let mut report = Report::default();
+    snapshots::check(reader, &mut report).await?;
+    Ok(report.finish(0, [0; 32]).findings)
+}
+
 fn decode(event: &RecordedEvent, report: &mut Report) -> Option<DomainEvent> {
     match event.decode() {
         Ok(decoded) => Some(decoded),

@@ -43,7 +43,8 @@ impl Runs {
             | DomainEvent::ToolCall(_)
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => {}
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => {}
         }
     }
 

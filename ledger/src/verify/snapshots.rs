@@ -10,6 +10,7 @@ use devmind_domain::Decider;
 use devmind_domain::conversation::Conversation;
 use devmind_domain::device::Device;
 use devmind_domain::event::AggregateType;
+use devmind_domain::history::History;
 use devmind_domain::node::Node;
 use devmind_domain::projection::ProjectionSkips;
 use devmind_domain::redaction::Redaction;
@@ -34,6 +35,7 @@ pub(super) async fn check(reader: &LedgerReader, report: &mut Report) -> Result<
                 Some(AggregateType::Node) => differs::<Node>(reader, snapshot).await?,
                 Some(AggregateType::Redaction) => differs::<Redaction>(reader, snapshot).await?,
                 Some(AggregateType::Projection) => differs::<ProjectionSkips>(reader, snapshot).await?,
+                Some(AggregateType::History) => differs::<History>(reader, snapshot).await?,
                 // Of a newer program, which folds it; this one never uses it.
                 None => None,
             };

@@ -48,7 +48,8 @@ impl Projection for Conversations {
             | DomainEvent::Device(_)
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => vec![],
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => vec![],
         }
     }
 }

@@ -16,6 +16,9 @@ pub const MAX_LISTED_TURNS: u32 = 500;
 /// Runs of one server process in one answer, at most: the oldest.
 pub const MAX_LISTED_RUNS: u32 = 1_000;
 
+/// Open approvals in one answer, at most: those that were asked first.
+pub const MAX_LISTED_APPROVALS: u32 = 200;
+
 /// The columns of a [`RunRow`].
 const RUN: &str = "SELECT r.run_id, r.conversation_id, r.turn_id, t.sequence_no, c.user_id, r.graph_thread_id, r.kind, \
      r.status, r.parent_run_id, r.device_id, r.user_message_id, m.content, c.title, r.node_id, r.epoch FROM runs r \
@@ -89,15 +92,17 @@ impl Views {
              WHERE t.conversation_id = $1 AND c.deleted = FALSE ORDER BY t.sequence_no DESC LIMIT $2", &values![conversation.as_str(), MAX_LISTED_TURNS]).await?;
         let approvals = at_once
             .rows(
-                "SELECT turn_id, interrupt_id, tool, arguments, message, expires_at FROM interrupts \
+                "SELECT turn_id, interrupt_id, tool_call_id, tool, arguments, message, expires_at FROM interrupts \
              WHERE conversation_id = $1 AND status = 'open' ORDER BY raised_position, interrupt_id",
                 &values![conversation.as_str()],
             )
             .await?;
         let calls = at_once
             .rows(
-                "SELECT turn_id, tool_call_id, tool, status, error_code, summary FROM tool_calls \
-             WHERE conversation_id = $1 ORDER BY requested_position, tool_call_id",
+                "SELECT c.turn_id, c.tool_call_id, c.tool, c.target, c.status, a.phase, c.origin, c.error_code, c.summary \
+             FROM tool_calls c LEFT JOIN tool_attempts a \
+             ON a.tool_call_id = c.tool_call_id AND a.attempt_no = c.attempt_no \
+             WHERE c.conversation_id = $1 ORDER BY c.requested_position, c.tool_call_id",
                 &values![conversation.as_str()],
             )
             .await?;
@@ -184,6 +189,20 @@ impl Views {
         Ok(found.iter().map(|row| Columns(row).text("conversation_id")).collect::<Result<_, _>>()?)
     }
 
+    /// The open approvals of a person, or of everybody, those that were asked first, at most
+    /// [`MAX_LISTED_APPROVALS`].
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn open_approvals(&self, of: Option<&UserId>) -> Result<Vec<InboxRow>, ViewError> {
+        let sql = "SELECT i.*, c.title, c.user_id FROM interrupts i \
+             JOIN conversations c ON c.conversation_id = i.conversation_id \
+             WHERE i.status = 'open' AND c.deleted = FALSE AND c.user_id = COALESCE($1, c.user_id) \
+             ORDER BY i.raised_position, i.interrupt_id LIMIT $2";
+        let rows = self.read_pool().rows(sql, &values![of.map(UserId::as_str), MAX_LISTED_APPROVALS]).await?;
+        Ok(rows.iter().map(|row| inbox_row(&Columns(row))).collect::<Result<_, _>>()?)
+    }
+
     /// A run with what is needed to execute it.
     ///
     /// # Errors
@@ -253,6 +272,7 @@ fn by_turn<T>(
 fn approval(row: &Columns<'_>) -> Result<PendingApproval, sqlx::Error> {
     Ok(PendingApproval {
         interrupt_id: row.text("interrupt_id")?,
+        tool_call_id: row.text("tool_call_id")?,
         tool: row.text("tool")?,
         arguments: row.json("arguments")?,
         message: row.text("message")?,
@@ -260,11 +280,28 @@ fn approval(row: &Columns<'_>) -> Result<PendingApproval, sqlx::Error> {
     })
 }
 
+fn inbox_row(row: &Columns<'_>) -> Result<InboxRow, sqlx::Error> {
+    Ok(InboxRow {
+        approval: approval(row)?,
+        arguments_hash: row.text("arguments_hash")?,
+        raised_at: row.moment("raised_at")?,
+        raised_position: row.count("raised_position")?,
+        tool_call_id: row.text("tool_call_id")?,
+        run_id: row.text("run_id")?,
+        conversation_id: row.text("conversation_id")?,
+        title: row.text("title")?,
+        user_id: row.text("user_id")?,
+    })
+}
+
 fn turn_tool_call(row: &Columns<'_>) -> Result<TurnToolCall, sqlx::Error> {
     Ok(TurnToolCall {
         tool_call_id: row.text("tool_call_id")?,
         tool: row.text("tool")?,
+        target: row.text("target")?,
         status: row.text("status")?,
+        phase: row.maybe_text("phase")?,
+        origin: row.maybe_text("origin")?,
         error_code: row.maybe_text("error_code")?,
         summary: row.text("summary")?,
     })

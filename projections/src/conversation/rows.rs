@@ -1,6 +1,7 @@
 //! What the conversation view answers: the fields of specification 01, by the same names.
 //!
-//! A field that may be absent is always there, as `null`: clients see one shape.
+//! A field that may be absent is always there, as `null`: clients see one shape. What only the pages show is not
+//! serialised.
 
 use devmind_domain::Timestamp;
 use devmind_domain::ids::*;
@@ -60,6 +61,9 @@ pub struct TurnRow {
 pub struct PendingApproval {
     /// The interrupt.
     pub interrupt_id: InterruptId,
+    /// The call that waits for it; for pages.
+    #[serde(skip)]
+    pub tool_call_id: ToolCallId,
     /// The tool.
     pub tool: String,
     /// Its arguments, exactly.
@@ -70,6 +74,29 @@ pub struct PendingApproval {
     pub expires_at: Option<Timestamp>,
 }
 
+/// An open interrupt, with where it belongs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InboxRow {
+    /// What is asked.
+    pub approval: PendingApproval,
+    /// SHA-256 of tool, version and arguments: the answer counts for these alone.
+    pub arguments_hash: String,
+    /// When it was asked.
+    pub raised_at: Timestamp,
+    /// The event that asked it.
+    pub raised_position: u64,
+    /// The call it would let go.
+    pub tool_call_id: ToolCallId,
+    /// The run that waits.
+    pub run_id: RunId,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// Its title.
+    pub title: String,
+    /// Whose it is.
+    pub user_id: UserId,
+}
+
 /// A tool call as a turn shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -78,8 +105,17 @@ pub struct TurnToolCall {
     pub tool_call_id: ToolCallId,
     /// The tool.
     pub tool: String,
+    /// `server` or `device`; for pages.
+    #[serde(skip)]
+    pub target: String,
     /// As in the tool_call view.
     pub status: String,
+    /// `reserved`, `confirming` or `executing`: how far the device said to be with the last sending; for pages.
+    #[serde(skip)]
+    pub phase: Option<String>,
+    /// `live`, or `redelivered` where the result came on a later connection than the call was sent on; for pages.
+    #[serde(skip)]
+    pub origin: Option<String>,
     /// Why it did not succeed, or why its outcome is not known.
     pub error_code: Option<String>,
     /// The arguments in one short line.

@@ -50,7 +50,8 @@ impl Projection for Devices {
             | DomainEvent::Thread(_)
             | DomainEvent::ToolCall(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => vec![],
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => vec![],
         }
     }
 }

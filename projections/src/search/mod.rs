@@ -44,7 +44,8 @@ impl Projection for Search {
             | DomainEvent::Device(_)
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => vec![],
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => vec![],
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Told, quoted};
 use devmind_domain::device::DeviceEvent;
+use devmind_domain::history::HistoryEvent;
 use devmind_domain::node::NodeEvent;
 use devmind_domain::projection::ProjectionEvent;
 use devmind_domain::redaction::RedactionEvent;
@@ -99,5 +100,16 @@ pub(super) fn projection(name: &str, event: &ProjectionEvent) -> Told {
             e.event_type,
             quoted(&e.reason)
         )),
+    }
+}
+
+pub(super) fn history(event: &HistoryEvent) -> Told {
+    match event {
+        HistoryEvent::ForeignRecordKept(e) => {
+            Told::new(format!("line {} of the history of {} was kept: {}", e.line, quoted(&e.source), quoted(&e.kind)))
+        }
+        HistoryEvent::HistoryImported(e) => {
+            Told::new(format!("the history of {} was imported up to line {}", quoted(&e.source), e.lines))
+        }
     }
 }

@@ -23,26 +23,50 @@ type Events = BTreeMap<u64, Arc<RecordedEvent>>;
 /// # Errors
 /// When the log cannot be read.
 pub async fn timeline_of_run(ledger: &LedgerReader, run_id: &RunId) -> Result<Vec<TimelineLine>, ViewError> {
+    timeline_of_run_at(ledger, run_id, u64::MAX).await
+}
+
+/// The timeline of a run as the log told it up to a position.
+///
+/// # Errors
+/// When the log cannot be read.
+pub async fn timeline_of_run_at(
+    ledger: &LedgerReader,
+    run_id: &RunId,
+    until: u64,
+) -> Result<Vec<TimelineLine>, ViewError> {
+    Ok(timeline(&events_of_run(ledger, run_id, until).await?))
+}
+
+/// The events that concern a run, up to a position, in the order of the log; none when the log does not know it.
+///
+/// # Errors
+/// When the log cannot be read.
+pub async fn events_of_run(
+    ledger: &LedgerReader,
+    run_id: &RunId,
+    until: u64,
+) -> Result<Vec<Arc<RecordedEvent>>, ViewError> {
     let by_run = EventFilter { run_id: Some(run_id.clone()), ..EventFilter::default() };
     let mut events = Events::new();
-    collect(ledger, &by_run, 0, u64::MAX, &mut events, |_| true).await?;
+    collect(ledger, &by_run, 0, until, &mut events, |_| true).await?;
     let mut found = Found::default();
     found.look(run_id, events.values());
 
     // What belongs to the run without saying so in its metadata.
     for conversation in found.conversations.clone() {
-        let stream = ledger.read_stream(&StreamId::new(AggregateType::Conversation, conversation), 0).await?;
+        let stream = stream_of(ledger, AggregateType::Conversation, conversation, until).await?;
         found.look(run_id, &stream);
         let own = stream.iter().filter(|event| found.is_of_run(run_id, event));
         events.extend(own.map(|event| (event.position, Arc::clone(event))));
     }
     for thread in found.threads.clone() {
-        let stream = ledger.read_stream(&StreamId::new(AggregateType::Thread, thread.0), 0).await?;
+        let stream = stream_of(ledger, AggregateType::Thread, thread.0, until).await?;
         found.look(run_id, &stream);
         events.extend(stream.into_iter().map(|event| (event.position, event)));
     }
     for call in found.calls.clone() {
-        let stream = ledger.read_stream(&StreamId::new(AggregateType::ToolCall, call.0), 0).await?;
+        let stream = stream_of(ledger, AggregateType::ToolCall, call.0, until).await?;
         found.look(run_id, &stream);
         events.extend(stream.into_iter().map(|event| (event.position, event)));
     }
@@ -59,7 +83,18 @@ pub async fn timeline_of_run(ledger: &LedgerReader, run_id: &RunId) -> Result<Ve
         let filter = of_stream(AggregateType::Node, node.as_str());
         collect(ledger, &filter, first, last, &mut events, |_| true).await?;
     }
-    Ok(timeline(&events.into_values().collect::<Vec<_>>()))
+    Ok(events.into_values().collect())
+}
+
+async fn stream_of(
+    ledger: &LedgerReader,
+    kind: AggregateType,
+    id: String,
+    until: u64,
+) -> Result<Vec<Arc<RecordedEvent>>, ViewError> {
+    let mut stream = ledger.read_stream(&StreamId::new(kind, id), 0).await?;
+    stream.retain(|event| event.position <= until);
+    Ok(stream)
 }
 
 fn of_stream(kind: AggregateType, id: &str) -> EventFilter {
@@ -118,7 +153,8 @@ impl Found {
                     | DomainEvent::Device(_)
                     | DomainEvent::Node(_)
                     | DomainEvent::Redaction(_)
-                    | DomainEvent::Projection(_),
+                    | DomainEvent::Projection(_)
+                    | DomainEvent::History(_),
                 )
                 | Err(_) => {}
             }

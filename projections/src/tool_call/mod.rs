@@ -91,7 +91,10 @@ impl Projection for ToolCalls {
             }
             DomainEvent::Device(decoded) => socket_ended(event, decoded),
             DomainEvent::Node(decoded) => process_ended(event, decoded),
-            DomainEvent::Thread(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => vec![],
+            DomainEvent::Thread(_)
+            | DomainEvent::Redaction(_)
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => vec![],
         }
     }
 }

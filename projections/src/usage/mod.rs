@@ -59,7 +59,8 @@ impl Projection for Usage {
             | DomainEvent::Device(_)
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
-            | DomainEvent::Projection(_) => vec![],
+            | DomainEvent::Projection(_)
+            | DomainEvent::History(_) => vec![],
         }
     }
 }

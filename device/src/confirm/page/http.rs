@@ -8,14 +8,12 @@
 //! other page may frame this one.
 
 use super::Page;
+use crate::loopback::{Loopback, keep_alone, only, refused, secret};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, FromRequest, Query, Request, State};
-use axum::http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
-};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN, REFERRER_POLICY};
+use axum::http::{HeaderMap, Method};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -23,48 +21,37 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use serde_json::json;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 const INDEX: &str = include_str!("../../../ui/index.html");
 const SCRIPT: &str = include_str!("../../../ui/page.js");
 const STYLE: &str = include_str!("../../../ui/page.css");
 
-/// What the page may load and who may frame it.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; \
-                      form-action 'none'; frame-ancestors 'none'";
-/// Connections at the same time, at most.
-const MAX_CONNECTIONS: usize = 32;
+/// What the page may load and who may frame it; what it may frame is added, where it frames anything.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// Bytes of a request's body, at most.
 const MAX_BODY_BYTES: usize = 4 << 10;
-/// Bytes of a connection's buffer, and so of a request's head, at most.
-const MAX_BUFFER_BYTES: usize = 16 << 10;
-/// A request's head must come within this time.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
-/// A connection is closed after so long, whatever happens on it; the page opens another.
-const CONNECTION_WITHIN: Duration = Duration::from_secs(120);
 /// News are waited for no longer.
 const NEWS_WITHIN: Duration = Duration::from_secs(20);
 
 /// The server of the page.
 pub struct PageServer {
-    listener: TcpListener,
-    address: SocketAddr,
+    loopback: Loopback,
     token: String,
     page: Arc<Page>,
+    frames: Option<String>,
 }
 
 #[derive(Clone)]
 struct App {
     page: Arc<Page>,
+    policy: Arc<str>,
     /// `127.0.0.1:PORT` and `localhost:PORT`.
     hosts: Arc<[String; 2]>,
     token_sha256: Arc<str>,
@@ -76,56 +63,37 @@ impl PageServer {
     /// # Errors
     /// When there is no port or no randomness.
     pub async fn bind(page: Arc<Page>) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let mut secret = [0; 32];
-        getrandom::fill(&mut secret).map_err(io::Error::other)?;
-        Ok(Self { listener, address, token: URL_SAFE_NO_PAD.encode(secret), page })
+        let loopback = Loopback::bind().await?;
+        let token = URL_SAFE_NO_PAD.encode(secret::<32>()?);
+        Ok(Self { loopback, token, page, frames: None })
     }
 
     /// Where it is, without the token.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.loopback.address
     }
 
     /// The link that opens it, with the token: for the user's eyes and browser only.
     pub fn link(&self) -> String {
-        format!("http://{}/#{}", self.address, self.token)
+        format!("http://{}/#{}", self.address(), self.token)
+    }
+
+    /// Lets the page frame what is served at this address.
+    pub(crate) fn frame(&mut self, url: &str) {
+        self.frames = Some(url.to_owned());
     }
 
     /// Serves for ever.
     pub async fn serve(self) {
-        let port = self.address.port();
+        let port = self.address().port();
+        let frames = self.frames.map(|url| format!("; frame-src {url}")).unwrap_or_default();
         let app = App {
             page: self.page,
+            policy: format!("{POLICY}{frames}").into(),
             hosts: Arc::new([format!("127.0.0.1:{port}"), format!("localhost:{port}")]),
             token_sha256: sha256_hex(self.token.as_bytes()).into(),
         };
-        let router = router(app);
-        let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        loop {
-            // The semaphore is never closed.
-            let Ok(permit) = connections.clone().acquire_owned().await else { return };
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::warn!(%error, "the page's server cannot take a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            };
-            let service = TowerToHyperService::new(router.clone());
-            tokio::spawn(async move {
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_WITHIN)
-                    .max_buf_size(MAX_BUFFER_BYTES)
-                    .serve_connection(TokioIo::new(stream), service);
-                // What ends a connection concerns nobody: the page opens another.
-                let _ = tokio::time::timeout(CONNECTION_WITHIN, connection).await;
-                drop(permit);
-            });
-        }
+        self.loopback.serve(router(app)).await;
     }
 }
 
@@ -147,11 +115,6 @@ fn file(kind: &'static str, text: &'static str) -> Response {
     ([(CONTENT_TYPE, kind)], text).into_response()
 }
 
-fn refused(code: ErrorCode) -> Response {
-    let status = StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, axum::Json(json!({ "error": { "code": code, "message": code.help() } }))).into_response()
-}
-
 /// Every request: this host, no other origin; every answer: the headers that keep the page alone.
 async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     let mut response = match app.judge(request.method(), request.uri().path(), request.headers()) {
@@ -160,27 +123,21 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
     };
     let headers = response.headers_mut();
     for (name, value) in [
-        (CONTENT_SECURITY_POLICY, POLICY),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
-        (CACHE_CONTROL, "no-store"),
-        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
         (HeaderName::from_static("x-frame-options"), "DENY"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
+    }
+    if keep_alone(headers, &app.policy).is_err() {
+        return refused(ErrorCode::Internal);
     }
     response
 }
 
 impl App {
     fn judge(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ErrorCode> {
-        let only = |name: HeaderName| {
-            let mut values = headers.get_all(name).iter();
-            let first = values.next().map(|value| value.to_str().unwrap_or("\u{fffd}"));
-            // Two hosts or two origins are none.
-            if values.next().is_some() { Some("") } else { first }
-        };
+        let only = |name| only(headers, name);
         let host = only(HOST).ok_or(ErrorCode::OriginDenied)?;
         if !self.hosts.iter().any(|own| own == host) {
             return Err(ErrorCode::OriginDenied);

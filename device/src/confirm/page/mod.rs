@@ -55,6 +55,20 @@ struct Now {
     /// Pages that wait for news.
     looking: usize,
     looked_at: Option<Instant>,
+    device: Told,
+}
+
+/// How the device stands, for the line above everything else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Told {
+    /// Whether the server can use its tools.
+    pub connected: bool,
+    /// The same in words, with the reason where it cannot.
+    pub words: String,
+    /// Its workspace.
+    pub workspace: String,
+    /// Where the server's pages are on this computer, where they are served.
+    pub pages: Option<String>,
 }
 
 struct Question {
@@ -81,6 +95,7 @@ pub(super) struct News {
     version: u64,
     pub(super) question: Option<Shown>,
     waiting: usize,
+    device: Told,
     /// How long buttons do nothing after a question has come up (milliseconds).
     too_soon_ms: u64,
 }
@@ -160,7 +175,17 @@ impl Page {
                 ms_left: millis(left(self.patience, shown_at, &question.deadline)),
             }
         });
-        News { version, question, waiting, too_soon_ms: millis(TOO_SOON) }
+        News { version, question, waiting, device: now.device.clone(), too_soon_ms: millis(TOO_SOON) }
+    }
+
+    /// Says how the device stands.
+    pub fn tell(&self, device: Told) {
+        let mut now = self.now();
+        if now.device != device {
+            now.device = device;
+            drop(now);
+            self.changed();
+        }
     }
 
     /// Takes an answer to the question that is shown.

@@ -1,0 +1,123 @@
+//! `export --format otlp`: runs as OpenTelemetry spans, to a file of OTLP/JSON lines or to a collector by OTLP/HTTP.
+//!
+//! A file has one request of the trace service a line, one line a run, as the collector's file exporter writes and its
+//! file receiver reads (<https://opentelemetry.io/docs/specs/otel/protocol/file-exporter/>). Ids are the same in every
+//! export: sending a run again gives its spans again, and nothing new.
+
+mod send;
+mod spans;
+mod wire;
+
+use crate::Verdict;
+use crate::at;
+use crate::cli::ExportArgs;
+use crate::failure::Failure;
+use crate::output::{Output, Progress, say};
+use crate::store::Source;
+use devmind_domain::ErrorCode;
+use devmind_domain::conversation::ConversationEvent;
+use devmind_domain::event::DomainEvent;
+use devmind_domain::ids::RunId;
+use devmind_ledger::{EventFilter, LedgerReader, MAX_PAGE_EVENTS};
+use devmind_projections::events_of_run;
+use send::Collector;
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use wire::Attribute;
+
+/// Where the spans go.
+enum Target {
+    File(BufWriter<File>),
+    Collector(Collector),
+}
+
+impl Target {
+    async fn take(&mut self, request: &Value) -> Result<(), Failure> {
+        match self {
+            Self::File(file) => Ok(writeln!(file, "{request}")?),
+            Self::Collector(collector) => collector.send(request).await,
+        }
+    }
+}
+
+pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
+    let reader = data.open_ledger().await?;
+    let position = at::position(&reader, args.at).await?;
+    let runs = runs(&reader, args, position).await?;
+    if runs.is_empty() {
+        return Err(Failure::new(ErrorCode::RunNotFound, format!("no such run up to position {position}"))
+            .with_hint("`devmind-replay log --type RunPrepared` lists the runs"));
+    }
+    let named = args.file.to_string_lossy();
+    let mut target = if named.starts_with("http://") || named.starts_with("https://") {
+        Target::Collector(Collector::new(&named, &args.header)?)
+    } else {
+        let file = File::create_new(&args.file).map_err(|error| {
+            Failure::new(ErrorCode::IoError, format!("{} cannot be written: {error}", args.file.display()))
+                .with_hint("name a file that is not there yet, in a folder that is")
+        })?;
+        Target::File(BufWriter::new(file))
+    };
+    let resource: [Attribute; 2] =
+        [("service.name", json!("devmind")), ("service.instance.id", json!(reader.ledger_id()))];
+    let (mut spans, mut exported, mut undecodable) = (0, 0, 0);
+    {
+        let progress = Progress::new("exporting runs");
+        for (done, run_id) in (1..).zip(&runs) {
+            let events = events_of_run(&reader, run_id, position).await?;
+            let told = spans::of_run(run_id, &events, args.content);
+            undecodable += told.undecodable;
+            if !told.spans.is_empty() {
+                spans += told.spans.len();
+                exported += 1;
+                target.take(&wire::request(&resource, &told.spans)).await?;
+            }
+            progress.set(done, runs.len() as u64);
+        }
+    }
+    if let Target::File(file) = &mut target {
+        file.flush()?;
+        file.get_ref().sync_all()?;
+    }
+    let waiting = runs.len() - exported;
+    if output.is_json() {
+        output.json(&json!({
+            "to": named, "runs": exported, "spans": spans, "not_claimed": waiting, "position": position,
+            "undecodable": undecodable,
+        }))?;
+    } else {
+        output.line(format_args!("{exported} runs, {spans} spans"))?;
+        output.finish()?;
+        say(format_args!("read at position {position}"));
+    }
+    if waiting > 0 {
+        say(format_args!("{waiting} runs were never begun and have no spans"));
+    }
+    if undecodable == 0 {
+        return Ok(Verdict::Holds);
+    }
+    say(format_args!("{undecodable} events could not be decoded and are in no span"));
+    Ok(Verdict::Incomplete)
+}
+
+/// The runs that are meant, in the order in which they were prepared.
+async fn runs(reader: &LedgerReader, args: &ExportArgs, position: u64) -> Result<Vec<RunId>, Failure> {
+    let filter = EventFilter {
+        event_type: Some("RunPrepared".to_owned()),
+        conversation_id: args.conversation.clone().map(Into::into),
+        run_id: args.run.clone().map(Into::into),
+        ..EventFilter::default()
+    };
+    let (mut runs, mut after) = (Vec::new(), 0);
+    loop {
+        let page = reader.query(&filter, after, MAX_PAGE_EVENTS).await?;
+        let Some(last) = page.last().map(|event| event.position) else { return Ok(runs) };
+        for event in page.iter().filter(|event| event.position <= position) {
+            if let Ok(DomainEvent::Conversation(ConversationEvent::RunPrepared(prepared))) = event.decode() {
+                runs.push(prepared.run_id);
+            }
+        }
+        after = last;
+    }
+}
