@@ -42,6 +42,7 @@ fn arrows_between_the_crates_point_inwards() {
     let own: BTreeSet<&str> = direct.keys().copied().collect();
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("devmind-domain", &[][..]),
+        ("devmind-code-mode", &[]),
         ("devmind-kill-point", &[]),
         ("devmind-ledger", &["devmind-domain", "devmind-kill-point"]),
         ("devmind-projections", &["devmind-domain", "devmind-kill-point", "devmind-ledger"]),
@@ -134,6 +135,7 @@ fn what_must_not_be_there_twice_is_there_once() {
         "hyper",
         "http",
         "reqwest",
+        "rquickjs",
         "rustls",
         "tokio-tungstenite",
         "tungstenite",
