@@ -6,7 +6,7 @@
 use crate::ids::now;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::tool_call::Target;
+use devmind_domain::tool_call::{ResultStatus, Target};
 use devmind_domain::tools::{Registry, RegistryError, ToolDefinition, ToolOutcome, catalogue, server_tools};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -29,18 +29,42 @@ pub struct ToolContext {
     pub cancel: CancellationToken,
 }
 
+/// How a body ended: what it gave, and whether anybody can know that it did its work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// What is recorded: succeeded, failed, or that it began and nobody knows what came of it.
+    pub status: ResultStatus,
+    /// The value, or why there is none.
+    pub outcome: ToolOutcome,
+}
+
+impl Ended {
+    /// It began, and whether it took effect cannot be known.
+    pub fn unknown(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { status: ResultStatus::Indeterminate, outcome: ToolOutcome::failure(code, message) }
+    }
+}
+
+impl From<ToolOutcome> for Ended {
+    fn from(outcome: ToolOutcome) -> Self {
+        let status = if outcome.ok() { ResultStatus::Succeeded } else { ResultStatus::Failed };
+        Self { status, outcome }
+    }
+}
+
 /// The third layer of a tool that runs in the server.
 pub trait ServerTool: Send + Sync {
-    /// Does it. Arguments match the tool's schema; the value is checked against the schema of its output.
-    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome>;
+    /// Does it. Arguments match the tool's schema; the value is checked against the schema of its output. A body
+    /// that was asked to end and cannot tell what it did says [`Ended::unknown`] with `RESULT_UNKNOWN`.
+    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, Ended>;
 }
 
 /// A built-in tool: a pure function of its arguments and the time.
 struct BuiltIn(String);
 
 impl ServerTool for BuiltIn {
-    fn call(&self, arguments: Value, _: ToolContext) -> BoxFuture<'_, ToolOutcome> {
-        async move { server_tools::execute(&self.0, &arguments, now()) }.boxed()
+    fn call(&self, arguments: Value, _: ToolContext) -> BoxFuture<'_, Ended> {
+        async move { server_tools::execute(&self.0, &arguments, now()).into() }.boxed()
     }
 }
 
@@ -87,9 +111,9 @@ impl ToolSet {
 
     /// Runs a tool's body within its time. A body that panics has failed; one that does not end when it is asked
     /// to is left, and nobody knows what it did.
-    pub async fn execute(&self, tool: &str, arguments: Value, context: ToolContext) -> ToolOutcome {
+    pub async fn execute(&self, tool: &str, arguments: Value, context: ToolContext) -> Ended {
         let Some(body) = self.bodies.get(tool) else {
-            return ToolOutcome::failure(ErrorCode::UnknownTool, format!("{tool} does not run in the server"));
+            return ToolOutcome::failure(ErrorCode::UnknownTool, format!("{tool} does not run in the server")).into();
         };
         let limit = self.registry.get(tool).and_then(|definition| definition.timeout_ms).map(Duration::from_millis);
         let cancel = context.cancel.clone();
@@ -110,17 +134,20 @@ impl ToolSet {
         };
         cancel.cancel();
         match tokio::time::timeout(END_WITHIN, running).await {
-            Ok(ended) => ended.unwrap_or_else(|_panic| panicked(tool)),
-            Err(_elapsed) => {
-                ToolOutcome::failure(code, "the tool was asked to end and did not: what it did is unknown")
+            // It knows no more than that it was asked to end: the code says why it was.
+            Ok(Ok(ended)) if ended.outcome.error_code().as_deref() == Some(ErrorCode::ResultUnknown.as_str()) => {
+                let message = ended.outcome.result.err().map(|error| error.message).unwrap_or_default();
+                Ended::unknown(code, message)
             }
+            Ok(ended) => ended.unwrap_or_else(|_panic| panicked(tool)),
+            Err(_elapsed) => Ended::unknown(code, "the tool was asked to end and did not: what it did is unknown"),
         }
     }
 }
 
-fn panicked(tool: &str) -> ToolOutcome {
+fn panicked(tool: &str) -> Ended {
     tracing::error!(tool.name = tool, "a tool panicked");
-    ToolOutcome::failure(ErrorCode::ExecutionFailed, "the tool has a fault")
+    ToolOutcome::failure(ErrorCode::ExecutionFailed, "the tool has a fault").into()
 }
 
 /// The tools of a process, which can change while it runs.
@@ -149,37 +176,64 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    struct Body(fn(ToolContext) -> BoxFuture<'static, ToolOutcome>);
+    struct Body(fn(ToolContext) -> BoxFuture<'static, Ended>);
 
     impl ServerTool for Body {
-        fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome> {
+        fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, Ended> {
             (self.0)(context)
         }
     }
 
-    async fn code(body: fn(ToolContext) -> BoxFuture<'static, ToolOutcome>) -> Option<String> {
+    /// How a body with a time limit of 1 ms ended, and its code.
+    async fn ended(body: fn(ToolContext) -> BoxFuture<'static, Ended>, stop: bool) -> (ResultStatus, String) {
         let any = json!({"type": "object"});
         let mut definition = ToolDefinition::new("t", "", any.clone(), any);
         definition.timeout_ms = Some(1);
         let tools = Tools::default();
         tools.change(|tools| tools.register(definition, Arc::new(Body(body)))).expect("whole");
         let context = ToolContext { tool_call_id: "c".into(), cancel: CancellationToken::new() };
-        tools.current().execute("t", json!({}), context).await.error_code()
+        if stop {
+            context.cancel.cancel();
+        }
+        let Ended { status, outcome } = tools.current().execute("t", json!({}), context).await;
+        (status, outcome.error_code().unwrap_or_default())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_panics_or_hangs_fails_alone_and_one_that_ends_when_asked_is_heard() {
-        assert_eq!(code(|_| async { ToolOutcome::success(json!({})) }.boxed()).await, None);
-        assert_eq!(code(|_| panic!("a fault")).await.as_deref(), Some("EXECUTION_FAILED"));
-        assert_eq!(code(|_| async { panic!("a fault") }.boxed()).await.as_deref(), Some("EXECUTION_FAILED"));
-        assert_eq!(code(|_| std::future::pending().boxed()).await.as_deref(), Some("TOOL_TIMEOUT"));
+        use ResultStatus::{Failed, Indeterminate, Succeeded};
         let ends_when_asked = |context: ToolContext| {
             async move {
                 context.cancel.cancelled().await;
-                ToolOutcome::success(json!({"late": true}))
+                ToolOutcome::success(json!({"late": true})).into()
             }
             .boxed()
         };
-        assert_eq!(code(ends_when_asked).await, None, "what really happened is what is recorded");
+        let cannot_tell = |context: ToolContext| {
+            async move {
+                context.cancel.cancelled().await;
+                Ended::unknown(ErrorCode::ResultUnknown, "sent, and not answered")
+            }
+            .boxed()
+        };
+        for (what, body, stop, expected) in [
+            (
+                "a value",
+                (|_| async { ToolOutcome::success(json!({})).into() }.boxed()) as fn(_) -> _,
+                false,
+                (Succeeded, ""),
+            ),
+            ("a panic", |_| panic!("a fault"), false, (Failed, "EXECUTION_FAILED")),
+            ("a late panic", |_| async { panic!("a fault") }.boxed(), false, (Failed, "EXECUTION_FAILED")),
+            // Left in the middle of what it does: nobody can say that it did nothing.
+            ("silence", |_| std::future::pending().boxed(), false, (Indeterminate, "TOOL_TIMEOUT")),
+            ("silence, stopped", |_| std::future::pending().boxed(), true, (Indeterminate, "RESULT_UNKNOWN")),
+            ("an end when asked", ends_when_asked, false, (Succeeded, "")),
+            ("an unknown end", cannot_tell, false, (Indeterminate, "TOOL_TIMEOUT")),
+            ("an unknown end, stopped", cannot_tell, true, (Indeterminate, "RESULT_UNKNOWN")),
+        ] {
+            let (status, code) = ended(body, stop).await;
+            assert_eq!((status, code.as_str()), expected, "{what}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::execution::Halt;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
 use crate::state::App;
-use crate::tools::{ToolContext, ToolSet};
+use crate::tools::{Ended, ToolContext, ToolSet};
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Permission, PlannedCall};
 use devmind_domain::canonical::hash_json;
@@ -121,11 +121,8 @@ impl Calls {
         }
         let started_at = now();
         let context = ToolContext { tool_call_id: id.clone(), cancel: self.signal.narrowed() };
-        let outcome = self.tools.execute(&tool, arguments, context).await;
-        let (status, output, error) = match &outcome.result {
-            Ok(output) => (ResultStatus::Succeeded, Some(output.clone()), None),
-            Err(error) => (ResultStatus::Failed, None, Some(error.clone())),
-        };
+        let Ended { status, outcome } = self.tools.execute(&tool, arguments, context).await;
+        let (output, error) = (outcome.result.as_ref().ok().cloned(), outcome.result.as_ref().err().cloned());
         let result = ToolResultRecorded {
             executed_attempt_no: state.last_attempt(),
             status,
