@@ -18,7 +18,7 @@ use crate::nodes::{self, Nodes, news};
 use crate::places::{self, Places};
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
-use crate::runs::{ActiveRuns, StopReason};
+use crate::runs::{ActiveRuns, LiveExecutions, StopReason};
 use crate::state::{App, ModelPatience};
 use crate::tools::Tools;
 use crate::ui::Verification;
@@ -206,7 +206,8 @@ impl Server {
             approval_lifetime_ms: (config.approval_lifetime_ms > 0).then_some(config.approval_lifetime_ms),
             nodes,
             lease,
-            tools: Tools::default(),
+            tools: Tools::new(&config.code_mode).map_err(|error| StartError::new(ErrorCode::Internal, error))?,
+            live: LiveExecutions::default(),
             gateway: Gateway::new(&config.limits),
             open_streams: Places::new(u32::MAX, MAX_OPEN_STREAMS),
             limits: config.limits.clone(),

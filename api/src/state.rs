@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::nodes::Nodes;
 use crate::nodes::lease::Kept;
 use crate::places::Places;
-use crate::runs::ActiveRuns;
+use crate::runs::{ActiveRuns, LiveExecutions};
 use crate::tools::Tools;
 use crate::ui::Verification;
 use devmind_domain::conversation::Claim;
@@ -54,6 +54,8 @@ pub struct App {
     pub approval_lifetime_ms: Option<i64>,
     /// The tools there are.
     pub tools: Tools,
+    /// Executions of tools that may call tools.
+    pub live: LiveExecutions,
     /// Devices and their calls.
     pub gateway: Gateway,
     /// The other processes of this ledger.

@@ -3,10 +3,14 @@
 //! A run takes the tools as they are when it begins ([`ToolSet`] is a cheap copy), so that what a model was
 //! offered is what it can call until its run ends. How a call is judged and recorded is left to `runs`.
 
+use crate::code_mode::{self, RunCode};
+use crate::config::CodeMode;
 use crate::ids::now;
+use crate::runs::SubCalls;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::{ResultStatus, Target};
+use devmind_domain::tool_set::ToolSetRecorded;
 use devmind_domain::tools::{Registry, RegistryError, ToolDefinition, ToolOutcome, catalogue, server_tools};
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -27,6 +31,8 @@ pub struct ToolContext {
     pub tool_call_id: ToolCallId,
     /// Cancelled when the call is to end: its run is stopped, or its time is over.
     pub cancel: CancellationToken,
+    /// What the body may call tools with; a call without a run has none.
+    pub sub_calls: Option<SubCalls>,
 }
 
 /// How a body ended: what it gave, and whether anybody can know that it did its work.
@@ -71,7 +77,11 @@ impl ServerTool for BuiltIn {
 /// Definitions and bodies.
 #[derive(Clone)]
 pub struct ToolSet {
-    registry: Registry,
+    callable: Registry,
+    /// What the model sees instead, in code mode.
+    code_mode: Option<Registry>,
+    /// What is recorded before a model is offered these tools, and its id; not where this program brings all along.
+    to_record: Option<(String, ToolSetRecorded)>,
     bodies: BTreeMap<String, Arc<dyn ServerTool>>,
 }
 
@@ -84,12 +94,47 @@ impl ToolSet {
             (definition.name.clone(), Arc::new(BuiltIn(definition.name.clone())))
         };
         let bodies = of_server.map(body).collect();
-        Self { registry, bodies }
+        Self { callable: registry, code_mode: None, to_record: None, bodies }
     }
 
-    /// The definitions.
+    /// Lets the model see `run_code` alone, and its programs all other tools.
+    ///
+    /// # Errors
+    /// When another tool has its name.
+    pub fn enter_code_mode(&mut self, body: RunCode) -> Result<(), RegistryError> {
+        self.code_mode = Some(Registry::default());
+        self.bodies.insert(code_mode::RUN_CODE.to_owned(), Arc::new(body));
+        self.tell_of_change()
+    }
+
+    /// What is to be recorded before a model is offered these tools, and its id.
+    pub fn to_record(&self) -> Option<&(String, ToolSetRecorded)> {
+        self.to_record.as_ref()
+    }
+
+    /// What a model is offered and can call.
     pub fn registry(&self) -> &Registry {
-        &self.registry
+        self.code_mode.as_ref().unwrap_or(&self.callable)
+    }
+
+    /// What the program of a model can call.
+    pub fn callable(&self) -> &Registry {
+        &self.callable
+    }
+
+    /// The definition of a tool, whoever can call it.
+    pub fn definition(&self, name: &str) -> Option<&ToolDefinition> {
+        self.registry().get(name).or_else(|| self.callable.get(name))
+    }
+
+    /// What the model is told, and what is recorded of it, follows what there is.
+    fn tell_of_change(&mut self) -> Result<(), RegistryError> {
+        if self.code_mode.is_some() {
+            self.code_mode = Some(Registry::new([code_mode::definition(&self.callable)])?);
+        }
+        let offered = ToolSetRecorded::of(self.registry());
+        self.to_record = (offered != ToolSetRecorded::of(catalogue())).then(|| (offered.id(), offered));
+        Ok(())
     }
 
     /// Adds a tool that runs in the server.
@@ -98,15 +143,18 @@ impl ToolSet {
     /// What is wrong with its definition.
     pub fn register(&mut self, definition: ToolDefinition, body: Arc<dyn ServerTool>) -> Result<(), RegistryError> {
         let name = definition.name.clone();
-        self.registry.register(definition)?;
+        self.callable.register(definition)?;
         self.bodies.insert(name, body);
-        Ok(())
+        self.tell_of_change()
     }
 
     /// Takes a tool away.
     pub fn remove(&mut self, name: &str) {
-        self.registry.remove(name);
-        self.bodies.remove(name);
+        if self.callable.remove(name) {
+            self.bodies.remove(name);
+            // It was registered before, and its definition is no worse without a tool.
+            let _ = self.tell_of_change();
+        }
     }
 
     /// Runs a tool's body within its time. A body that panics has failed; one that does not end when it is asked
@@ -115,7 +163,7 @@ impl ToolSet {
         let Some(body) = self.bodies.get(tool) else {
             return ToolOutcome::failure(ErrorCode::UnknownTool, format!("{tool} does not run in the server")).into();
         };
-        let limit = self.registry.get(tool).and_then(|definition| definition.timeout_ms).map(Duration::from_millis);
+        let limit = self.definition(tool).and_then(|definition| definition.timeout_ms).map(Duration::from_millis);
         let cancel = context.cancel.clone();
         // The making of the future is the body's own code, too.
         let running = AssertUnwindSafe(async { body.call(arguments, context).await }).catch_unwind();
@@ -160,6 +208,18 @@ impl Default for Tools {
 }
 
 impl Tools {
+    /// The tools of a process with these settings.
+    ///
+    /// # Errors
+    /// When code mode is on and this program does not know its own file.
+    pub fn new(code_mode: &CodeMode) -> anyhow::Result<Self> {
+        let tools = Self::default();
+        if code_mode.enabled {
+            tools.change(|tools| anyhow::Ok(tools.enter_code_mode(RunCode::new(code_mode)?)?))?;
+        }
+        Ok(tools)
+    }
+
     /// The tools there are now.
     pub fn current(&self) -> Arc<ToolSet> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -191,7 +251,7 @@ mod tests {
         definition.timeout_ms = Some(1);
         let tools = Tools::default();
         tools.change(|tools| tools.register(definition, Arc::new(Body(body)))).expect("whole");
-        let context = ToolContext { tool_call_id: "c".into(), cancel: CancellationToken::new() };
+        let context = ToolContext { tool_call_id: "c".into(), cancel: CancellationToken::new(), sub_calls: None };
         if stop {
             context.cancel.cancel();
         }

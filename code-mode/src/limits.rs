@@ -13,7 +13,7 @@ pub(crate) const MAX_MESSAGE_CHARS: usize = 2_000;
 
 /// What one program may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// The engine's heap, in bytes.
     pub memory_bytes: usize,

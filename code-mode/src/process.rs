@@ -4,13 +4,22 @@ use crate::interpreter::ProgramError;
 use crate::limits::MAX_LINE_BYTES;
 use crate::protocol::{Finished, Start, SubCall, ToProgram, ToServer};
 use futures::{SinkExt, StreamExt};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, timeout};
 use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
 use tokio_util::sync::CancellationToken;
+
+/// The command of a process that calls [`serve`](crate::serve).
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The file.
+    pub executable: PathBuf,
+    /// What it is started with.
+    pub arguments: Vec<String>,
+}
 
 /// Why there is no value.
 #[derive(Debug, thiserror::Error)]
@@ -29,19 +38,25 @@ pub enum Failure {
     Process(String),
 }
 
-/// Runs `start` in a process of `executable` (`devmind-program`). `call` answers each sub-call; one that runs when
+/// Runs `start` in a process of `program`, which calls [`serve`](crate::serve). `call` answers each sub-call; one that runs when
 /// `stop` comes is awaited, its answer is not passed on. When this returns or is dropped, the process is gone.
 ///
 /// # Errors
 /// [`Failure`].
-pub async fn run<F, A>(executable: &Path, start: &Start, stop: &CancellationToken, call: F) -> Result<Finished, Failure>
+pub async fn run<F, A>(program: &Program, start: &Start, stop: &CancellationToken, call: F) -> Result<Finished, Failure>
 where
     F: FnMut(SubCall) -> A,
     A: Future<Output = ToProgram>,
 {
     // No environment: it may hold the server's secrets.
-    let mut command = Command::new(executable);
-    command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut command = Command::new(&program.executable);
+    command
+        .args(&program.arguments)
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
     let mut child = command.spawn().map_err(failed)?;
     let end = converse(&mut child, start, stop, call).await;
     child.kill().await.map_err(failed)?;

@@ -94,6 +94,7 @@ error_codes! {
     ApprovalRejected = "APPROVAL_REJECTED", 403, false, "a person said no to this call";
     ApprovalExpired = "APPROVAL_EXPIRED", 403, false, "nobody decided in time; this is not a refusal";
     ApprovalCancelled = "APPROVAL_CANCELLED", 403, false, "the approval was taken back before anybody decided";
+    ApprovalUnavailable = "APPROVAL_UNAVAILABLE", 403, false, "nobody can be asked here: allow the call by a policy, or call the tool by itself";
     ToolNotStarted = "TOOL_NOT_STARTED", 409, false, "the run ended before this call was begun";
     ToolLimitReached = "TOOL_LIMIT_REACHED", 429, false, "a run may use a limited number of tools; answer with what there is";
     ExecutionFailed = "EXECUTION_FAILED", 500, false, "the tool failed; its message says why";

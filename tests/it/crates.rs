@@ -49,7 +49,14 @@ fn arrows_between_the_crates_point_inwards() {
         ("devmind-device", &["devmind-domain", "devmind-kill-point"]),
         (
             "devmind-api",
-            &["devmind-domain", "devmind-kill-point", "devmind-ledger", "devmind-projections", "devmind-device"],
+            &[
+                "devmind-code-mode",
+                "devmind-device",
+                "devmind-domain",
+                "devmind-kill-point",
+                "devmind-ledger",
+                "devmind-projections",
+            ],
         ),
         ("devmind-test-postgres", &[]),
         ("devmind-replay-tools", &["devmind-domain", "devmind-ledger", "devmind-projections"]),

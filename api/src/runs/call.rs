@@ -5,6 +5,7 @@
 
 use super::active::{StopReason, StopSignal};
 use super::execution::Halt;
+use super::live::Live;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
 use crate::state::App;
@@ -15,7 +16,7 @@ use devmind_domain::canonical::hash_json;
 use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::*;
-use devmind_domain::tools::{Admission, Seen, ToolOutcome, admit};
+use devmind_domain::tools::{Admission, Registry, Seen, ToolOutcome, admit};
 use devmind_ledger::{ExecuteError, execute};
 use devmind_projections::RunRow;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub(super) struct Calls {
     /// The tools as they were when the run began.
     pub tools: Arc<ToolSet>,
     pub signal: StopSignal,
+    /// The execution that makes these calls, where it is not the model itself.
+    pub parent: Option<ToolCallId>,
 }
 
 /// What became of a call: what the thread is to observe.
@@ -36,13 +39,15 @@ pub(super) struct Carried {
     pub outcome: ToolOutcome,
     /// What the model sees of it.
     pub content: String,
+    /// The value itself, for a program: it is whole, whatever a model would see of it.
+    pub value: ToolOutcome,
     /// The run was stopped while the call was under way.
     pub stopped: Option<StopReason>,
 }
 
 impl Carried {
     fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
-        Self { tool_call_id, content: outcome.content(tool), outcome, stopped: None }
+        Self { tool_call_id, content: outcome.content(tool), value: outcome.clone(), outcome, stopped: None }
     }
 }
 
@@ -53,9 +58,10 @@ impl Calls {
             return Err(Halt::Stopped(reason));
         }
         let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
-        let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
-        let request = requested(&self.run, &planned.call.id, &admission);
-        if let Some((stage, error)) = refusal(&admission, &planned.permission) {
+        let admission = admit(self.callable(), &planned.call, planned.over_limit);
+        let parent_tool_call_id = self.parent.clone();
+        let request = ToolCallRequested { parent_tool_call_id, ..requested(&self.run, &planned.call.id, &admission) };
+        if let Some((stage, error)) = refusal(&admission, &planned.permission, self.parent.is_none()) {
             let by = decider(&planned.permission);
             self.decide(&tool_call_id, request, stage, Decision::Deny, &error.code, &by).await?;
             return Ok(Carried::plain(tool_call_id, &admission.tool, ToolOutcome { result: Err(error) }));
@@ -76,12 +82,18 @@ impl Calls {
                 }
             },
         };
-        let Seen { outcome, content, revision } =
-            self.tools.registry().seen(&admission.tool, &admission.arguments, outcome);
+        let given = outcome.clone();
+        let Seen { outcome, content, revision } = self.callable().seen(&admission.tool, &admission.arguments, outcome);
         if let Some(revision) = revision {
             self.call_command(&tool_call_id, ToolCallCommand::Revise(revision)).await?;
         }
-        Ok(Carried { tool_call_id, outcome, content, stopped: None })
+        let value = if outcome.ok() { given } else { outcome.clone() };
+        Ok(Carried { tool_call_id, outcome, content, value, stopped: None })
+    }
+
+    /// What can be called: by the model, or by a program of it.
+    pub fn callable(&self) -> &Registry {
+        if self.parent.is_some() { self.tools.callable() } else { self.tools.registry() }
     }
 
     fn metadata(&self) -> Metadata {
@@ -103,13 +115,14 @@ impl Calls {
 
     async fn run_in_server(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<ToolOutcome, Halt> {
         let (tool, arguments) = (request.tool.clone(), request.arguments.clone());
+        let model_call_id = request.model_call_id.clone();
         let dispatch = Dispatch {
             run_id: self.run.run_id.clone(),
             node_id: self.app.claim.node_id.clone(),
             epoch: self.app.claim.epoch,
             connection_id: None,
             journal_id: None,
-            wait_ms: self.tools.registry().get(&tool).and_then(|definition| definition.timeout_ms).unwrap_or(0),
+            wait_ms: self.tools.definition(&tool).and_then(|definition| definition.timeout_ms).unwrap_or(0),
             ttl_ms: 0,
             attempt_is_live: false,
             age_ms: 0,
@@ -120,7 +133,9 @@ impl Calls {
             return Ok(ToolOutcome::of(recorded));
         }
         let started_at = now();
-        let context = ToolContext { tool_call_id: id.clone(), cancel: self.signal.narrowed() };
+        let live = self.app.live.enter(self, id, &model_call_id);
+        let (cancel, sub_calls) = (self.signal.narrowed(), live.as_ref().map(Live::sub_calls));
+        let context = ToolContext { tool_call_id: id.clone(), cancel, sub_calls };
         let Ended { status, outcome } = self.tools.execute(&tool, arguments, context).await;
         let (output, error) = (outcome.result.as_ref().ok().cloned(), outcome.result.as_ref().err().cloned());
         let result = ToolResultRecorded {
@@ -176,13 +191,14 @@ pub(super) fn requested(run: &RunRow, model_call_id: &str, admission: &Admission
 }
 
 /// Why a call must not be carried out, if it must not, and the stage that says so.
-fn refusal(admission: &Admission, permission: &Permission) -> Option<(&'static str, ToolError)> {
+fn refusal(admission: &Admission, permission: &Permission, can_ask: bool) -> Option<(&'static str, ToolError)> {
     if let Some((stage, error)) = &admission.refusal {
         return Some((stage, error.clone()));
     }
     let code = match permission {
         Permission::NotNeeded | Permission::Allowed(_) => return None,
-        Permission::Undecided => ErrorCode::ApprovalRequired,
+        Permission::Undecided if can_ask => ErrorCode::ApprovalRequired,
+        Permission::Undecided => ErrorCode::ApprovalUnavailable,
         Permission::Rejected(_) => ErrorCode::ApprovalRejected,
         Permission::Expired => ErrorCode::ApprovalExpired,
         Permission::Cancelled => ErrorCode::ApprovalCancelled,

@@ -7,6 +7,7 @@ pub mod dev_call;
 mod execution;
 pub mod expiry;
 mod interrupt;
+mod live;
 mod model_round;
 pub mod prepare;
 pub mod recover;
@@ -18,3 +19,4 @@ mod tools;
 
 pub use active::{ActiveRuns, StopReason, StopSignal};
 pub use claim::{claim_and_start, start};
+pub use live::{LiveExecutions, SubCalls};

@@ -17,7 +17,7 @@ impl Execution {
 
     fn calls(&self) -> Calls {
         let (app, run, tools, signal) = (self.app.clone(), self.run.clone(), self.tools.clone(), self.signal.clone());
-        Calls { app, run, tools, signal }
+        Calls { app, run, tools, signal, parent: None }
     }
 
     async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {

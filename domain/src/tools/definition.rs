@@ -6,12 +6,14 @@
 
 use crate::protocol::RegisteredTool;
 use crate::tool_call::{Risk, Target};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::Arc;
 
 /// Whether a person must approve a call in the conversation, before it is dispatched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Approval {
     /// Never, unless a policy asks.
     Never,

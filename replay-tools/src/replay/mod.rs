@@ -8,6 +8,7 @@
 mod history;
 mod ports;
 mod record;
+mod tools;
 mod what_if;
 
 pub use what_if::{ToolPolicy, WhatIf};
@@ -99,7 +100,11 @@ pub async fn replay_run(
             (format!("it begins with the messages {begun}"), format!("it began with {}", record.context_hash));
         return replayed(0, Outcome::Differs(Difference { position: record.claimed_at, replay, log }));
     }
-    let mut ports = Ports { reader, record, what_if, decisions: 0 };
+    let tools = match record.tools(reader).await? {
+        Ok(tools) => tools,
+        Err(why) => return replayed(0, Outcome::not_replayable(why)),
+    };
+    let mut ports = Ports { reader, record, tools, what_if, decisions: 0 };
     let ended = match run_agent(&mut ports).await {
         Ok(end) => ports.check_end(&end),
         Err(halt) => Err(halt),

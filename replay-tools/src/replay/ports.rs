@@ -10,7 +10,7 @@ use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
 use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
-use devmind_domain::tools::{Admission, Registry, ToolOutcome, admit, catalogue};
+use devmind_domain::tools::{Admission, Registry, ToolOutcome, admit};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{LedgerError, LedgerReader};
 
@@ -32,6 +32,8 @@ impl From<LedgerError> for Halt {
 pub(super) struct Ports<'a> {
     pub reader: &'a LedgerReader,
     pub record: Record,
+    /// The tools that there were.
+    pub tools: Registry,
     pub what_if: &'a WhatIf,
     /// Decisions that were the same.
     pub decisions: u32,
@@ -84,7 +86,7 @@ impl Ports<'_> {
 
     async fn run_tool(&mut self, planned: &PlannedCall) -> Result<(), Halt> {
         let planned = self.with_policy(planned);
-        let admission = admit(catalogue(), &planned.call, planned.over_limit);
+        let admission = admit(&self.tools, &planned.call, planned.over_limit);
         let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
         let refusal = refusal(&admission, &planned.permission, self.what_if.tools.get(&admission.tool));
         let call = RecordedCall::read(self.reader, &id, self.record.until()).await?;
@@ -117,7 +119,7 @@ impl Ports<'_> {
             let own = exchanges.last().and_then(|last| last.calls.iter().position(|call| call.id == planned.call.id));
             planned.over_limit |= earlier + own.unwrap_or(0) >= most as usize;
         }
-        let tool = admit(catalogue(), &planned.call, planned.over_limit).tool;
+        let tool = admit(&self.tools, &planned.call, planned.over_limit).tool;
         match self.what_if.tools.get(&tool) {
             Some(ToolPolicy::Allow) => planned.permission = Permission::NotNeeded,
             Some(ToolPolicy::Ask) if planned.permission == Permission::NotNeeded => {
@@ -141,7 +143,7 @@ impl AgentPorts for Ports<'_> {
     }
 
     fn tools(&self) -> &Registry {
-        catalogue()
+        &self.tools
     }
 
     async fn call_model(&mut self, round: u32) -> Result<(), Halt> {
@@ -196,7 +198,7 @@ impl AgentPorts for Ports<'_> {
 
     async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
         for planned in &calls {
-            let admission = admit(catalogue(), &planned.call, planned.over_limit);
+            let admission = admit(&self.tools, &planned.call, planned.over_limit);
             let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
             let raised = self.record.raised.iter().find(|(_, call, _)| call == id.as_str());
             let Some((position, _, hash)) = raised else {

@@ -1,19 +1,18 @@
 //! Programs in the real process: what they can do, and that nothing else is harmed by what they must not.
 
 use devmind_code_mode::interpreter::ProgramError;
-use devmind_code_mode::{CallError, Failure, Finished, Limits, Start, SubCall, ToProgram, run};
+use devmind_code_mode::{CallError, Failure, Finished, Limits, Program, Start, SubCall, ToProgram, run};
 use serde_json::{Value, json};
-use std::path::Path;
 use tokio_util::sync::CancellationToken;
 
-fn executable() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_devmind-program"))
+fn devmind() -> Program {
+    Program { executable: devmind_tests::program("devmind"), arguments: vec!["program".to_owned()] }
 }
 
 /// Runs a program whose tool `add` adds, whose tool `echo` gives its arguments back, and which has no other.
 async fn run_with(source: &str, limits: Limits) -> (Result<Finished, Failure>, Vec<SubCall>) {
     let (start, mut calls) = (Start { source: source.to_owned(), limits }, Vec::new());
-    let end = run(executable(), &start, &CancellationToken::new(), |call: SubCall| {
+    let end = run(&devmind(), &start, &CancellationToken::new(), |call: SubCall| {
         calls.push(call.clone());
         let arguments: Value = serde_json::from_str(&call.arguments).expect("the program sends JSON");
         let answer = match call.tool.as_str() {
@@ -107,7 +106,7 @@ async fn a_program_inside_one_endless_operation_is_killed_when_its_time_is_over(
 async fn a_program_that_is_told_to_stop_awaits_its_running_call_and_gets_no_answer() {
     let (stop, mut answered) = (CancellationToken::new(), 0);
     let start = Start { source: "for (;;) tools.echo()".to_owned(), limits: Limits::default() };
-    let end = run(executable(), &start, &stop, |_| {
+    let end = run(&devmind(), &start, &stop, |_| {
         stop.cancel();
         answered += 1;
         std::future::ready(ToProgram::Value(Value::Null))
@@ -121,7 +120,7 @@ async fn a_program_that_is_told_to_stop_awaits_its_running_call_and_gets_no_answ
 async fn time_in_which_a_call_is_answered_is_not_the_programs() {
     let start =
         Start { source: "return tools.slow()".to_owned(), limits: Limits { run_ms: 2_000, ..Limits::default() } };
-    let end = run(executable(), &start, &CancellationToken::new(), |_| async {
+    let end = run(&devmind(), &start, &CancellationToken::new(), |_| async {
         tokio::time::sleep(std::time::Duration::from_millis(2_100)).await;
         ToProgram::Value(json!("late"))
     })
@@ -133,10 +132,11 @@ async fn time_in_which_a_call_is_answered_is_not_the_programs() {
 async fn a_process_that_cannot_start_or_says_nothing_is_a_failure_with_its_reason() {
     for program in ["/nonexistent/devmind-program", "/bin/true", "/bin/cat"] {
         let start = Start { source: String::new(), limits: Limits::default() };
-        let end = run(Path::new(program), &start, &CancellationToken::new(), |_| {
-            std::future::ready(ToProgram::Value(Value::Null))
-        })
-        .await;
+        let end =
+            run(&Program { executable: program.into(), arguments: vec![] }, &start, &CancellationToken::new(), |_| {
+                std::future::ready(ToProgram::Value(Value::Null))
+            })
+            .await;
         assert!(matches!(end, Err(Failure::Process(_))), "{program}: {end:?}");
     }
 }
@@ -147,8 +147,8 @@ async fn the_process_can_open_nothing_and_has_none_of_the_servers_environment() 
     // The limit of address space is this program's alone, so it tells its process from those of other tests.
     let limits = Limits { memory_bytes: 17_000_000, ..Limits::default() };
     let start = Start { source: "return tools.look()".to_owned(), limits };
-    let address_space = (17_000_000 + 192 * 1024 * 1024).to_string();
-    let end = run(executable(), &start, &CancellationToken::new(), |_| {
+    let address_space = (17_000_000 + 512 * 1024 * 1024).to_string();
+    let end = run(&devmind(), &start, &CancellationToken::new(), |_| {
         let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
         let seen = processes.filter_map(|process| {
             let limits = std::fs::read_to_string(process.join("limits")).ok()?;

@@ -1,11 +1,15 @@
 //! The process in which one program runs: a start and answers come on stdin, calls and the end go to stdout.
 //! Before the first line of the program it gives up what it does not need: it can open no file and no socket.
 
-use devmind_code_mode::interpreter::{ProgramError, interpret};
-use devmind_code_mode::{Start, ToServer};
+use crate::interpreter::{ProgramError, interpret};
+use crate::protocol::{Start, ToServer};
 use std::io::{BufRead, Error, Lines, StdinLock, Write};
 
-fn main() -> std::io::Result<()> {
+/// Runs one program over stdin and stdout: the whole of a process that [`run`](crate::run) starts.
+///
+/// # Errors
+/// When the other side is gone, or says what is no message.
+pub fn serve() -> std::io::Result<()> {
     let mut lines = std::io::stdin().lock().lines();
     let start: Start = read(&mut lines)?;
     let end = match give_up(start.limits.memory_bytes) {
@@ -35,8 +39,8 @@ fn write(message: &ToServer) -> std::io::Result<()> {
 #[cfg(unix)]
 fn give_up(memory_bytes: usize) -> std::io::Result<()> {
     use rustix::process::{Resource, Rlimit, setrlimit};
-    /// The process itself and copies of lines, in bytes.
-    const OWN_BYTES: u64 = 192 * 1024 * 1024;
+    /// The process itself, which may be a whole server's program, and copies of lines, in bytes.
+    const OWN_BYTES: u64 = 512 * 1024 * 1024;
     let most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Nofile, most(3))?;
     setrlimit(Resource::Core, most(0))?;
