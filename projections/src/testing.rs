@@ -41,6 +41,7 @@ pub fn stream(id: &str, event: &DomainEvent) -> StreamId {
         DomainEvent::Redaction(_) => AggregateType::Redaction,
         DomainEvent::Projection(_) => AggregateType::Projection,
         DomainEvent::History(_) => AggregateType::History,
+        DomainEvent::ToolSet(_) => AggregateType::ToolSet,
     };
     StreamId::new(kind, id)
 }
@@ -59,7 +60,8 @@ fn conversation_of<'a>(id: &'a str, event: &DomainEvent) -> &'a str {
         | DomainEvent::Node(_)
         | DomainEvent::Redaction(_)
         | DomainEvent::Projection(_)
-        | DomainEvent::History(_) => "c1",
+        | DomainEvent::History(_)
+        | DomainEvent::ToolSet(_) => "c1",
     }
 }
 

@@ -42,13 +42,21 @@ fn arrows_between_the_crates_point_inwards() {
     let own: BTreeSet<&str> = direct.keys().copied().collect();
     let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("devmind-domain", &[][..]),
+        ("devmind-code-mode", &[]),
         ("devmind-kill-point", &[]),
         ("devmind-ledger", &["devmind-domain", "devmind-kill-point"]),
         ("devmind-projections", &["devmind-domain", "devmind-kill-point", "devmind-ledger"]),
         ("devmind-device", &["devmind-domain", "devmind-kill-point"]),
         (
             "devmind-api",
-            &["devmind-domain", "devmind-kill-point", "devmind-ledger", "devmind-projections", "devmind-device"],
+            &[
+                "devmind-code-mode",
+                "devmind-device",
+                "devmind-domain",
+                "devmind-kill-point",
+                "devmind-ledger",
+                "devmind-projections",
+            ],
         ),
         ("devmind-test-postgres", &[]),
         ("devmind-replay-tools", &["devmind-domain", "devmind-ledger", "devmind-projections"]),
@@ -134,6 +142,7 @@ fn what_must_not_be_there_twice_is_there_once() {
         "hyper",
         "http",
         "reqwest",
+        "rquickjs",
         "rustls",
         "tokio-tungstenite",
         "tungstenite",

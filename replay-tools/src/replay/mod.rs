@@ -8,6 +8,7 @@
 mod history;
 mod ports;
 mod record;
+mod tools;
 mod what_if;
 
 pub use what_if::{ToolPolicy, WhatIf};
@@ -101,6 +102,10 @@ pub async fn replay_run(
             (format!("it begins with the messages {begun}"), format!("it began with {}", record.context_hash));
         return replayed(0, Outcome::Differs(Difference { position: record.claimed_at, replay, log }));
     }
+    let tools = &match record.tools(reader, tools).await? {
+        Ok(tools) => tools,
+        Err(why) => return replayed(0, Outcome::not_replayable(why)),
+    };
     let mut ports = Ports { reader, record, what_if, tools, decisions: 0 };
     let ended = match run_agent(&mut ports).await {
         Ok(end) => ports.check_end(&end),
