@@ -1,8 +1,8 @@
 //! The device's durable record: what makes "at most once" true across crashes.
 //!
-//! One SQLite file (WAL, `synchronous=FULL`), one connection, one row per call. A call is `reserved`
+//! One SQLite file (WAL), one connection, one row per call. A call is `reserved`
 //! before anybody is asked, `executing` before anything is touched, `settled` before anything is
-//! said; each step is one durable statement that only goes forward. A row is also the outbox: it is
+//! said; each step is one statement that only goes forward, and on the disk when it returns ([`flush`]). A row is also the outbox: it is
 //! `pending` until the server has acknowledged it. When a statement fails, the journal is poisoned
 //! and refuses everything until the program is started again: after a failed flush nobody knows
 //! what the disk holds.
@@ -10,6 +10,7 @@
 //! What a call's steps mean is left to `call`, when to send to `connection`.
 
 mod ballast;
+mod flush;
 pub mod history;
 mod open;
 mod retention;
@@ -29,6 +30,7 @@ use devmind_domain::limits::{MAX_UNACKED_RESULTS, OUTPUT_QUOTA_BYTES};
 use devmind_domain::protocol::CallRequest;
 use devmind_domain::tool_call::Disposition;
 use devmind_domain::{ErrorCode, Timestamp};
+use flush::Flush;
 use sqlx::{Connection as _, SqliteConnection};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Mutex, MutexGuard};
@@ -45,6 +47,7 @@ const SQLITE_FULL: &str = "13";
 #[derive(Debug)]
 pub struct Journal {
     connection: Mutex<SqliteConnection>,
+    flush: Flush,
     poisoned: AtomicBool,
     ballast: Ballast,
     state: StateDir,
@@ -141,7 +144,8 @@ impl Journal {
     /// `Full` (nothing was written), `Failed`.
     pub async fn reserve(&self, request: &CallRequest, owner: &Owner) -> Result<(), JournalError> {
         let mut connection = self.usable().await?;
-        self.insert(&mut connection, request, owner).await
+        self.insert(&mut connection, request, owner).await?;
+        self.make_durable(connection).await
     }
 
     /// Reserves and settles in one durable step: a verdict before the reservation.
@@ -159,7 +163,8 @@ impl Journal {
         self.insert(&mut transaction, request, owner).await?;
         let settled = settle(&mut transaction, &request.tool_call_id, settlement).await;
         settled.map_err(|error| self.full_or_poison(&error))?;
-        transaction.commit().await.map_err(|error| self.full_or_poison(&error))
+        transaction.commit().await.map_err(|error| self.full_or_poison(&error))?;
+        self.make_durable(connection).await
     }
 
     /// Who allowed or denied a reserved call, for [`history`]. Durable when it returns.
@@ -170,7 +175,8 @@ impl Journal {
         let mut connection = self.usable().await?;
         let update = "UPDATE calls SET decided_by = ? WHERE tool_call_id = ? AND phase = 'reserved'";
         let done = sqlx::query(update).bind(by).bind(id.as_str()).execute(&mut *connection).await;
-        done.map(drop).map_err(|error| self.full_or_poison(&error))
+        done.map_err(|error| self.full_or_poison(&error))?;
+        self.make_durable(connection).await
     }
 
     /// Check 9 begins: from here on a crash means that nobody knows. `false` when the call is not
@@ -188,6 +194,7 @@ impl Journal {
             .execute(&mut *connection)
             .await
             .map_err(|error| self.poison(&error))?;
+        self.make_durable(connection).await?;
         Ok(done.rows_affected() == 1)
     }
 
@@ -212,7 +219,9 @@ impl Journal {
         } else if is_out_of_room(&settled) && self.ballast.give_rest() {
             settled = settle(&mut connection, id, settlement).await;
         }
-        settled.map_err(|error| self.poison(&error))
+        let is_first = settled.map_err(|error| self.poison(&error))?;
+        self.make_durable(connection).await?;
+        Ok(is_first)
     }
 
     /// Settled calls of this owner that the server has not acknowledged, in the order of settling,
@@ -237,7 +246,8 @@ impl Journal {
     }
 
     /// The server has the result (or knows nothing of the call): it is not sent again by itself.
-    /// The output stays.
+    /// The output stays. Does not wait for the disk: without this note the result would be sent and acknowledged
+    /// once more.
     ///
     /// # Errors
     /// `Failed`.
@@ -251,7 +261,7 @@ impl Journal {
         self.deliver(id, delivery, note).await
     }
 
-    /// The server will never take the result: it is kept, and not sent again by itself.
+    /// The server will never take the result: it is kept, and not sent again by itself. Does not wait for the disk.
     ///
     /// # Errors
     /// `Failed`.
@@ -298,6 +308,12 @@ impl Journal {
             .execute(connection)
             .await;
         done.map(drop).map_err(|error| self.full_or_poison(&error))
+    }
+
+    /// Waits until what was committed is on the disk; others use the connection meanwhile.
+    async fn make_durable(&self, connection: MutexGuard<'_, SqliteConnection>) -> Result<(), JournalError> {
+        drop(connection);
+        self.flush.flush().await.map_err(|error| self.poison(&sqlx::Error::Io(error)))
     }
 
     /// The connection, unless the journal is poisoned.

@@ -221,7 +221,8 @@ async fn a_rebuild_that_was_interrupted_leaves_nothing_that_the_next_one_does_no
         let devmind_ledger::Place::Postgres(url) = bench.views_place() else { panic!("PostgreSQL") };
         let pool = crate::store::postgres::pool(&url, "views", 1);
         let sql = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'views_rebuild_%'";
-        sqlx::query_scalar::<_, i64>(sql).fetch_one(&pool).await.expect("counted")
+        let mut connection = pool.take().await.expect("a connection");
+        sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut *connection).await.expect("counted")
     };
     let alive = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
     let died = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
