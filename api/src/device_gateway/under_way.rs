@@ -71,3 +71,47 @@ impl<'a> UnderWay<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_gateway::connections::tests::connection;
+    use std::sync::Mutex;
+    use tokio::sync::oneshot;
+
+    #[tokio::test]
+    async fn frames_about_one_call_are_handled_in_order_and_hold_up_those_of_no_other_call() {
+        let connection = connection("c1", 1);
+        let done = Mutex::new(Vec::new());
+        let mut under_way = UnderWay::default();
+        let frame = async |name: &'static str| {
+            done.lock().expect("whole").push(name);
+            Ok(Vec::new())
+        };
+        let (open, opened) = oneshot::channel::<()>();
+        under_way.add(Some("a".into()), async {
+            opened.await.expect("opened");
+            frame("a1").await
+        });
+        under_way.add(Some("a".into()), frame("a2"));
+        under_way.add(Some("b".into()), frame("b1"));
+        assert_eq!(under_way.next(&connection).await, Some(Ok(())));
+        assert_eq!(*done.lock().expect("whole"), ["b1"], "the other call is not held up");
+        open.send(()).expect("waited for");
+        assert_eq!(under_way.until_free(&connection).await, Ok(()));
+        assert_eq!(*done.lock().expect("whole"), ["b1", "a1", "a2"]);
+        assert!(under_way.calls.is_empty() && under_way.waiting == 0);
+    }
+
+    #[tokio::test]
+    async fn frames_that_wait_for_one_of_their_call_take_up_room() {
+        let mut under_way = UnderWay::default();
+        for n in 0..MAX_UNDER_WAY {
+            assert!(under_way.has_room(), "{n}");
+            under_way.add(Some("a".into()), async { Ok(Vec::new()) });
+        }
+        assert!(!under_way.has_room());
+        under_way.next(&connection("c1", 1)).await;
+        assert!(under_way.has_room());
+    }
+}

@@ -133,3 +133,64 @@ impl DerefMut for Taken {
         &mut self.connection
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use devmind_test_postgres::{Cluster, Database};
+    use sqlx::Executor as _;
+
+    fn connections(most: u32) -> (PgConnections, Database) {
+        let database = Cluster::shared().database();
+        let url: PostgresUrl = database.url().parse().expect("a URL");
+        (PgConnections::new(most, &url, &[]), database)
+    }
+
+    async fn session(connection: &mut Taken) -> i32 {
+        sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut **connection).await.expect("answered")
+    }
+
+    #[tokio::test]
+    async fn one_that_was_given_back_is_used_again_and_one_that_was_closed_is_not() {
+        let (connections, _database) = connections(1);
+        let mut taken = connections.take().await.expect("made");
+        let first = session(&mut taken).await;
+        taken.give_back();
+        let mut taken = connections.take().await.expect("there");
+        assert_eq!(session(&mut taken).await, first);
+        taken.execute("BEGIN").await.expect("begun");
+        taken.close();
+        let mut taken = connections.take().await.expect("made");
+        assert_ne!(session(&mut taken).await, first, "a transaction was open on it");
+        taken.give_back();
+        connections.close().await;
+        assert!(matches!(connections.take().await, Err(sqlx::Error::PoolClosed)));
+    }
+
+    #[tokio::test]
+    async fn what_was_broken_off_is_not_heard_by_whoever_comes_next() {
+        let (connections, _database) = connections(1);
+        let mut taken = connections.take().await.expect("made");
+        let slow = sqlx::query_scalar::<_, i32>("SELECT 1 FROM pg_sleep(0.1)");
+        let asked = tokio::time::timeout(Duration::from_millis(5), slow.fetch_one(&mut *taken)).await;
+        assert!(asked.is_err(), "broken off");
+        drop(taken);
+        let mut taken = connections.take().await.expect("there");
+        let answer: i32 = sqlx::query_scalar("SELECT 2").fetch_one(&mut *taken).await.expect("answered");
+        assert_eq!(answer, 2);
+    }
+
+    #[tokio::test]
+    async fn one_that_died_while_it_rested_is_replaced() {
+        let (connections, _database) = connections(2);
+        let (mut taken, mut other) = (connections.take().await.expect("made"), connections.take().await.expect("made"));
+        let dead = session(&mut taken).await;
+        let ended = sqlx::query_scalar::<_, bool>("SELECT pg_terminate_backend($1, 5000)").bind(dead);
+        assert!(ended.fetch_one(&mut *other).await.expect("ended"));
+        taken.give_back();
+        // As if it had rested for long.
+        connections.0.ready().iter_mut().for_each(|ready| ready.since -= 2 * TRUSTED_FOR);
+        let mut taken = connections.take().await.expect("made");
+        assert_ne!(session(&mut taken).await, dead);
+    }
+}
