@@ -32,7 +32,7 @@ use devmind_domain::tool_call::Disposition;
 use devmind_domain::{ErrorCode, Timestamp};
 use flush::Flush;
 use sqlx::{Connection as _, SqliteConnection};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Below this many free bytes no call is taken: its result could not be stored.
@@ -48,6 +48,8 @@ const SQLITE_FULL: &str = "13";
 pub struct Journal {
     connection: Mutex<SqliteConnection>,
     flush: Flush,
+    /// The newest settlement that is on the disk, and with it all before it: no later one may be told.
+    told_up_to: AtomicI64,
     poisoned: AtomicBool,
     ballast: Ballast,
     state: StateDir,
@@ -162,9 +164,11 @@ impl Journal {
         let mut transaction = connection.begin().await.map_err(|error| self.poison(&error))?;
         self.insert(&mut transaction, request, owner).await?;
         let settled = settle(&mut transaction, &request.tool_call_id, settlement).await;
-        settled.map_err(|error| self.full_or_poison(&error))?;
+        let settled = settled.map_err(|error| self.full_or_poison(&error))?;
         transaction.commit().await.map_err(|error| self.full_or_poison(&error))?;
-        self.make_durable(connection).await
+        self.make_durable(connection).await?;
+        self.may_be_told(settled);
+        Ok(())
     }
 
     /// Who allowed or denied a reserved call, for [`history`]. Durable when it returns.
@@ -219,26 +223,29 @@ impl Journal {
         } else if is_out_of_room(&settled) && self.ballast.give_rest() {
             settled = settle(&mut connection, id, settlement).await;
         }
-        let is_first = settled.map_err(|error| self.poison(&error))?;
+        let settled = settled.map_err(|error| self.poison(&error))?;
         self.make_durable(connection).await?;
-        Ok(is_first)
+        self.may_be_told(settled);
+        Ok(settled.is_some())
     }
 
     /// Settled calls of this owner that the server has not acknowledged, in the order of settling,
-    /// after the `after`-th settlement.
+    /// after the `after`-th settlement; those alone that are on the disk.
     ///
     /// # Errors
     /// `Failed`.
     pub async fn pending(&self, owner: &Owner, after: i64, limit: usize) -> Result<Vec<Row>, JournalError> {
         let mut connection = self.usable().await?;
         let select = format!(
-            "{} WHERE delivery = 'pending' AND server_id = ? AND user_hash = ? AND settled_no > ? ORDER BY settled_no LIMIT ?",
+            "{} WHERE delivery = 'pending' AND server_id = ? AND user_hash = ? AND settled_no > ? \
+             AND settled_no <= ? ORDER BY settled_no LIMIT ?",
             row::SELECT
         );
         let rows = sqlx::query_as::<_, Row>(&select)
             .bind(&owner.server_id)
             .bind(&owner.user_hash)
             .bind(after)
+            .bind(self.told_up_to.load(Ordering::Acquire))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_all(&mut *connection)
             .await;
@@ -316,6 +323,11 @@ impl Journal {
         self.flush.flush().await.map_err(|error| self.poison(&sqlx::Error::Io(error)))
     }
 
+    /// A settlement is on the disk. Those before it were committed before it, so its flush served them, too.
+    fn may_be_told(&self, settled_no: Option<i64>) {
+        self.told_up_to.fetch_max(settled_no.unwrap_or(0), Ordering::AcqRel);
+    }
+
     /// The connection, unless the journal is poisoned.
     async fn usable(&self) -> Result<MutexGuard<'_, SqliteConnection>, JournalError> {
         let connection = self.connection.lock().await;
@@ -345,18 +357,19 @@ fn is_full(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == SQLITE_FULL)
 }
 
-/// Ends a call that has not ended; `false` when it has.
+/// Ends a call that has not ended, and says as the how-manieth; `None` when it has.
 async fn settle(
     connection: &mut SqliteConnection,
     id: &ToolCallId,
     settlement: &Settlement,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Option<i64>, sqlx::Error> {
     let update = "UPDATE calls SET phase = 'settled', delivery = 'pending', status = ?, output = ?, output_bytes = ?,
                          output_sha256 = ?, error_code = ?, error_message = ?, finished_at = ?,
                          settled_no = (SELECT coalesce(max(settled_no), 0) + 1 FROM calls)
-                  WHERE tool_call_id = ? AND phase <> 'settled'";
+                  WHERE tool_call_id = ? AND phase <> 'settled' RETURNING settled_no";
     let bytes = settlement.output.as_ref().map_or(0, String::len);
-    let done = sqlx::query(update)
+    // All rows, which is one or none: the statement commits when it has been read to its end.
+    let rows: Vec<i64> = sqlx::query_scalar(update)
         .bind(settlement.status.as_str())
         .bind(settlement.output.as_deref())
         .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
@@ -365,7 +378,7 @@ async fn settle(
         .bind(settlement.error.as_ref().map(|error| error.message.as_str()))
         .bind(clock::now().as_micros())
         .bind(id.as_str())
-        .execute(connection)
+        .fetch_all(connection)
         .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(rows.first().copied())
 }

@@ -13,7 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection as _, SqliteConnection};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use tokio::sync::Mutex;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -55,6 +55,9 @@ impl Journal {
             other => unusable(&shown, &sqlx::Error::Migrate(Box::new(other))),
         })?;
         let (journal_id, epoch) = start(&mut connection).await.map_err(|error| unusable(&shown, &error))?;
+        let settled =
+            sqlx::query_scalar("SELECT coalesce(max(settled_no), 0) FROM calls").fetch_one(&mut connection).await;
+        let settled = settled.map_err(|error| unusable(&shown, &error))?;
         // From here on commits are flushed by `flush`; so far each was by SQLite.
         let wal = File::open(state.path().join(format!("{JOURNAL_FILE}-wal")));
         let wal = wal.map_err(|error| unusable(&shown, &sqlx::Error::Io(error)))?;
@@ -63,6 +66,7 @@ impl Journal {
         let journal = Self {
             connection: Mutex::new(connection),
             flush: Flush::of(wal),
+            told_up_to: AtomicI64::new(settled),
             poisoned: AtomicBool::new(false),
             ballast: Ballast::of(state.path()),
             state,

@@ -278,6 +278,29 @@ async fn calls_that_wait_for_the_disk_share_a_flush_and_none_returns_before_it()
 }
 
 #[tokio::test]
+async fn a_result_is_not_given_to_be_sent_before_it_is_on_the_disk() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = std::sync::Arc::new(open(folder.path()).await);
+    for id in ["early", "late"] {
+        journal.reserve(&request(id), &owner("s")).await.expect("reserved");
+    }
+    journal.settle(&"early".into(), &success()).await.expect("settled");
+    let (held, written) = (journal.flush.hold().await, journal.flush.written());
+    let settling = tokio::spawn({
+        let journal = journal.clone();
+        async move { journal.settle(&"late".into(), &success()).await }
+    });
+    while journal.flush.written() == written {
+        tokio::task::yield_now().await;
+    }
+    let waiting = async || journal.pending(&owner("s"), 0, 10).await.expect("pending").len();
+    assert_eq!(waiting().await, 1, "the other one may yet be lost");
+    drop(held);
+    assert!(settling.await.expect("no panic").expect("settled"));
+    assert_eq!(waiting().await, 2);
+}
+
+#[tokio::test]
 async fn after_a_failed_flush_the_journal_refuses_everything() {
     let folder = tempfile::tempdir().expect("folder");
     let mut journal = open(folder.path()).await;

@@ -257,6 +257,8 @@ impl WriteLog for SqliteWriter {
 
     /// Begins the batch's transaction; no other process can write until it ends.
     async fn look(&mut self, streams: &[&StreamId], keys: &[&Idempotency]) -> Result<Look, Failure> {
+        #[cfg(test)]
+        self.faults.note_look();
         self.begin().await?;
         let failure = match self.look_inside(streams, keys).await {
             Ok(Ok(look)) => return Ok(look),
