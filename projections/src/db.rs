@@ -44,14 +44,18 @@ impl PgWork {
 
     async fn end(mut self, with: &'static str) -> Result<(), sqlx::Error> {
         self.connection()?.execute(with).await?;
-        self.0.take().map(Taken::give_back);
+        if let Some(connection) = self.0.take() {
+            connection.give_back();
+        }
         Ok(())
     }
 }
 
 impl Drop for PgWork {
     fn drop(&mut self) {
-        self.0.take().map(Taken::close);
+        if let Some(connection) = self.0.take() {
+            connection.close();
+        }
     }
 }
 

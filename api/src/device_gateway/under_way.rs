@@ -83,11 +83,11 @@ mod tests {
     async fn frames_about_one_call_are_handled_in_order_and_hold_up_those_of_no_other_call() {
         let connection = connection("c1", 1);
         let done = Mutex::new(Vec::new());
-        let mut under_way = UnderWay::default();
         let frame = async |name: &'static str| {
             done.lock().expect("whole").push(name);
             Ok(Vec::new())
         };
+        let mut under_way = UnderWay::default();
         let (open, opened) = oneshot::channel::<()>();
         under_way.add(Some("a".into()), async {
             opened.await.expect("opened");
