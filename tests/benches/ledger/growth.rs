@@ -37,8 +37,7 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
         }
     }
     ledger.close().await;
-    let early = timed(&file, &young).await;
-    let late = timed(&file, &old).await;
+    let (early, late) = timed(&file, &young, &old).await;
     let name = format!("growth: a turn prepared at turn {} ÷ at turn {YOUNG}", measure.turns);
     table.at_most(&name, late.as_secs_f64() * 1e3, early.as_secs_f64() * 1e3, "ms", 1.2);
     appends(measure, table).await;
@@ -72,15 +71,18 @@ async fn fill(ledger: &Ledger, from: u64, to: u64) {
     appending.buffer_unordered(CALLERS).for_each(|done| async { drop(done.expect("appended")) }).await;
 }
 
-/// The mean time of a question, the first of which finds nothing in memory.
-async fn timed(file: &Path, conversation: &ConversationId) -> Duration {
+/// The mean times of a question on each, in turns, so that whatever else the machine does touches both; the first
+/// of each finds nothing in memory.
+async fn timed(file: &Path, young: &ConversationId, old: &ConversationId) -> (Duration, Duration) {
     let ledger = Ledger::open(file).await.expect("the ledger opens");
-    let mut asking = Duration::ZERO;
+    let (mut early, mut late) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..TIMED {
-        asking += turn(&ledger, conversation).await;
+        early += turn(&ledger, young).await;
+        late += turn(&ledger, old).await;
     }
     ledger.close().await;
-    asking / u32::try_from(TIMED).expect("a small number")
+    let count = u32::try_from(TIMED).expect("a small number");
+    (early / count, late / count)
 }
 
 /// Asks, then takes the question back, so that the next one can be asked. How long the asking took.
