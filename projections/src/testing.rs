@@ -129,7 +129,8 @@ pub async fn dump(pool: &Pool) -> Vec<String> {
             }
             Pool::Postgres(postgres) => {
                 let sql = format!("SELECT to_json(t)::text FROM {table} AS t");
-                (sqlx::query_scalar::<_, String>(&sql).fetch_all(postgres).await.expect("rows"), Vec::new())
+                let mut connection = postgres.take().await.expect("a connection");
+                (sqlx::query_scalar::<_, String>(&sql).fetch_all(&mut *connection).await.expect("rows"), Vec::new())
             }
         };
         for row in &mut found {

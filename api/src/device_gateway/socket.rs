@@ -260,7 +260,7 @@ async fn read_frames<'a>(
             // brings it again on its next connection.
             Ok(Incoming::Frame(frame)) => {
                 let about = frame.tool_call_id().cloned();
-                if under_way.until_free(about.as_ref(), connection).await.is_err() {
+                if about.is_none() && under_way.until_free(connection).await.is_err() {
                     return busy();
                 }
                 let kind = frame.kind();
@@ -268,7 +268,7 @@ async fn read_frames<'a>(
                 under_way.add(about, async move { kill_point::around(|| format!("receive {kind}"), handling).await });
             }
             Ok(Incoming::Unusable { event_id, report_of, problem }) => {
-                if under_way.until_free(None, connection).await.is_err() {
+                if under_way.until_free(connection).await.is_err() {
                     return busy();
                 }
                 for answer in unusable(event_id, report_of, problem) {
