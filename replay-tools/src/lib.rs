@@ -12,6 +12,7 @@ mod cli;
 mod failure;
 mod foreign;
 mod histories;
+mod http;
 mod journal;
 mod log;
 mod otlp;
@@ -28,6 +29,7 @@ mod stats;
 mod store;
 mod timeline;
 mod verify;
+mod witness;
 
 pub use cli::Cli;
 
@@ -79,8 +81,8 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Replay(args) => replay::run(&data, args, &mut output).await,
             Command::Timeline(args) => timeline::run(&data, args, &mut output).await,
             Command::Verify(args) => match &args.bundle {
-                Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &mut output),
-                None => verify::run(&data, args.key.as_deref(), &mut output).await,
+                Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &args.witness, &mut output),
+                None => verify::run(&data, args.key.as_deref(), &args.witness, &mut output).await,
             },
             Command::Export(args) => match args.format {
                 Format::Bundle => bundle::export(&data, args, &mut output).await,
@@ -96,6 +98,7 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Redact(args) => redact::run(&data, args, &mut output).await,
             Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
             Command::Stats(args) => stats::run(&data, args, &mut output).await,
+            Command::Witness(command) => witness::run(&data, command, &mut output).await,
             Command::Schema(SchemaCommand::Check) => schema::check(&data, &mut output).await,
             Command::Status => projection::status(&data, &mut output).await,
             Command::Projection(ProjectionCommand::Resume(args)) => projection::resume(&data, &args, &mut output).await,

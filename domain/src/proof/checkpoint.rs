@@ -46,7 +46,7 @@ impl Checkpoint {
 }
 
 /// A number in the one spelling that the format allows: digits without a leading zero.
-fn canonical_number(text: &str) -> Option<u64> {
+pub(super) fn canonical_number(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
 }

@@ -8,6 +8,7 @@
 mod checkpoint;
 mod note;
 mod tree;
+mod witness;
 
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use note::{
@@ -16,4 +17,8 @@ pub use note::{
 pub use tree::{
     MAX_PROOF_HASHES, ProofError, Subtree, consistency_ranges, inclusion_ranges, root_by_inclusion, root_of_range,
     subtrees_of, verify_consistency, verify_inclusion,
+};
+pub use witness::{
+    Acceptable, Discontinuity, MAX_SUBMISSION_BYTES, MAX_SUBMITTED_HASHES, Submission, Uncosigned, continues,
+    cosignable, submitted,
 };
