@@ -10,6 +10,7 @@
 //! What a call's steps mean is left to `call`, when to send to `connection`.
 
 mod ballast;
+mod heads;
 pub mod history;
 mod open;
 mod retention;

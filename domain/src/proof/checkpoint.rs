@@ -5,6 +5,11 @@ use crate::canonical::Hash;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+/// The name of a ledger's log in its checkpoints. A ledger's id is random, so the name is unique in the world.
+pub fn log_name(ledger_id: &str) -> String {
+    format!("devmind-ledger/{ledger_id}")
+}
+
 /// The text is no checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the note is no checkpoint: {0}")]

@@ -10,7 +10,7 @@ mod note;
 mod tree;
 mod witness;
 
-pub use checkpoint::{Checkpoint, CheckpointError};
+pub use checkpoint::{Checkpoint, CheckpointError, log_name};
 pub use note::{
     MAX_NOTE_BYTES, MAX_NOTE_SIGNATURES, Note, NoteError, NoteKey, NoteSignature, NoteSigner, SignatureKind,
 };

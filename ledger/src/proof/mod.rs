@@ -16,7 +16,4 @@ pub use record::{
     read_cosigned, record_cosigned,
 };
 
-/// The name of a log in its checkpoints. A ledger's id is random, so the name is unique in the world.
-pub fn origin(ledger_id: &str) -> String {
-    format!("devmind-ledger/{ledger_id}")
-}
+pub use devmind_domain::proof::log_name as origin;

@@ -139,6 +139,18 @@ impl CheckpointRecord {
         self.newest.lock().await.as_ref().map_or(0, |newest| newest.checkpoint.size)
     }
 
+    /// The newest checkpoint; a log without any gets its first.
+    ///
+    /// # Errors
+    /// As [`CheckpointRecord::publish`].
+    pub async fn newest(&self, now: Timestamp) -> Result<RecordedCheckpoint, RecordError> {
+        let newest = self.newest.lock().await.clone();
+        match newest {
+            Some(newest) => Ok(newest),
+            None => self.publish(now).await,
+        }
+    }
+
     /// Everything that was published, oldest first.
     ///
     /// # Errors
