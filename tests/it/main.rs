@@ -49,6 +49,7 @@ mod reports;
 mod rerun;
 mod restart;
 mod restart_scenarios;
+mod scheduler;
 mod several_servers;
 mod sockets;
 mod stop;
