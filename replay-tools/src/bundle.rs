@@ -1,6 +1,7 @@
 //! `export`, `import` and `verify BUNDLE`: events that others can check without the ledger.
 
 use crate::Verdict;
+use crate::at::position;
 use crate::cli::ExportArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
@@ -19,8 +20,8 @@ use std::io::BufReader;
 use std::path::Path;
 
 pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    if args.content || !args.header.is_empty() || args.at.is_some() {
-        let message = "--content, --header and --at are for --format otlp";
+    if args.content || !args.header.is_empty() {
+        let message = "--content and --header are for --format otlp";
         return Err(Failure::new(ErrorCode::ValidationFailed, message)
             .with_hint("a bundle has everything up to the newest checkpoint"));
     }
@@ -38,26 +39,26 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
         (None, None) => Selection::Everything,
     };
     let own = origin(reader.ledger_id());
-    let newest = checkpoint(data, &own, args.witness.as_ref())?;
+    let at = position(&reader, args.at).await?;
+    let newest = checkpoint(data, &own, args.witness.as_ref(), at)?;
     let key =
         read_public_key(data.folder()).map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;
     let done = {
         let progress = Progress::new("exporting");
         export_bundle(&reader, &selection, &newest, &key, &args.file, |done, all| progress.set(done, all)).await?
     };
-    let head = reader.head().await?.position;
     if output.is_json() {
         output.json(&json!({
             "file": args.file, "events": done.events, "resumed": done.resumed, "position": done.size,
-            "root": hex::encode(done.root), "fingerprint": done.fingerprint, "head": head,
+            "root": hex::encode(done.root), "fingerprint": done.fingerprint, "head": at,
         }))?;
     } else {
         output.line(format_args!("{} events, proved by the checkpoint of {} events", done.events, done.size))?;
         output.line(format_args!("root {}, key {}", hex::encode(done.root), done.fingerprint))?;
     }
     output.finish()?;
-    if done.size < head {
-        say(format_args!("events {} to {head} are in no checkpoint yet and were left out", done.size + 1));
+    if done.size < at {
+        say(format_args!("events {} to {at} are in no checkpoint yet and were left out", done.size + 1));
     }
     if done.events == 0 {
         say("nothing in the log is of it");
@@ -66,17 +67,18 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
     Ok(Verdict::Holds)
 }
 
-/// The newest checkpoint of a log, or the newest that a witness cosigned.
-fn checkpoint(data: &Source, own: &str, witness: Option<&NoteKey>) -> Result<RecordedCheckpoint, Failure> {
+/// The newest checkpoint of a log up to a position, or the newest of those that a witness cosigned.
+fn checkpoint(data: &Source, own: &str, witness: Option<&NoteKey>, at: u64) -> Result<RecordedCheckpoint, Failure> {
+    let is_meant = |recorded: &RecordedCheckpoint| recorded.checkpoint.origin == own && recorded.checkpoint.size <= at;
     let unread = |error: RecordError| Failure::new(error.code(), error.to_string());
     let Some(witness) = witness else {
         let published = read_checkpoints(data.folder()).map_err(unread)?;
-        let newest = published.into_iter().rfind(|recorded| recorded.checkpoint.origin == own);
+        let newest = published.into_iter().rfind(is_meant);
         return Ok(newest.ok_or(BundleError::NoCheckpoint)?);
     };
     let cosigned = read_cosigned(data.folder()).map_err(unread)?.into_iter();
     let by_it = |recorded: &RecordedCheckpoint| {
-        recorded.checkpoint.origin == own && Note::parse(&recorded.note).is_ok_and(|note| note.verify(witness).is_ok())
+        is_meant(recorded) && Note::parse(&recorded.note).is_ok_and(|note| note.verify(witness).is_ok())
     };
     cosigned.filter(by_it).max_by_key(|recorded| recorded.checkpoint.size).ok_or_else(|| {
         let message = format!("the witness {} has cosigned nothing of this log", witness.name());

@@ -148,6 +148,13 @@ pub(crate) struct ReplayArgs {
     /// What if: system=TEXT or system=@FILE, model=NAME, rounds=N, calls=N, TOOL=allow|ask|deny; several can be given
     #[arg(long, value_name = "NAME=VALUE")]
     pub with: Vec<String>,
+    /// Have a model really answer: the base address of an OpenAI-compatible endpoint, such as
+    /// `http://localhost:4000/v1`; its key is MODEL_API_KEY. No tool is called: results come from the log
+    #[arg(long, value_name = "URL", requires = "run", conflicts_with = "all")]
+    pub ask: Option<String>,
+    /// As of this position or time; else as it is now
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Args)]
@@ -211,7 +218,14 @@ pub(crate) struct WitnessAskArgs {
 pub(crate) enum SchemaCommand {
     /// Check that every event version in the log can be read by this program, and that stored states are what their
     /// events lead to: compatible, needs an upcaster, or breaking
-    Check,
+    Check(SchemaCheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SchemaCheckArgs {
+    /// Only events up to this position or time
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Args)]
@@ -297,7 +311,7 @@ pub(crate) struct ExportArgs {
     /// otlp: a header for the collector, such as its key; can be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_header)]
     pub header: Vec<(String, String)>,
-    /// otlp: as of this position or time; else as it is now
+    /// As of this position or time: of a bundle, under the newest checkpoint until then; else as it is now
     #[arg(long, value_name = "POSITION|TIME")]
     pub at: Option<At>,
     /// Under the newest checkpoint that this witness cosigned, with its cosignature; else under the newest one
@@ -347,13 +361,16 @@ pub(crate) struct ProveOnceArgs {
     /// The device's journal (`journal.sqlite` in its state folder), to join both sides
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
+    /// What the log had at this position or time; else now. A journal is always as it is
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct AttestArgs {
-    /// As of this position, by a rebuild; else the live views as they are
-    #[arg(long, value_name = "POSITION")]
-    pub at: Option<u64>,
+    /// As of this position or time, by a rebuild; else the live views as they are
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
     /// Only this projection
     #[arg(long, value_name = "NAME")]
     pub projection: Option<String>,

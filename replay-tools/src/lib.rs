@@ -99,7 +99,7 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
             Command::Stats(args) => stats::run(&data, args, &mut output).await,
             Command::Witness(command) => witness::run(&data, command, &mut output).await,
-            Command::Schema(SchemaCommand::Check) => schema::check(&data, &mut output).await,
+            Command::Schema(SchemaCommand::Check(args)) => schema::check(&data, args.at, &mut output).await,
             Command::Status => projection::status(&data, &mut output).await,
             Command::Projection(ProjectionCommand::Resume(args)) => projection::resume(&data, &args, &mut output).await,
             Command::Projection(ProjectionCommand::Skip(args)) => projection::skip(&data, &args, &mut output).await,

@@ -106,7 +106,7 @@ fn the_operators_tools_link_neither_server_nor_device() {
         }
     }
     with_client.sort();
-    assert_eq!(with_client, ["http.rs", "otlp/send.rs", "witness/ask.rs"]);
+    assert_eq!(with_client, ["http.rs", "otlp/send.rs", "replay/model.rs", "witness/ask.rs"]);
 }
 
 #[test]

@@ -172,7 +172,7 @@ async fn a_device_goes_on_with_a_log_that_grew_and_leaves_one_that_lost_or_repla
     state = rolled_back.kill().await;
     // The same, grown again to more than the device ever saw.
     for number in 1..=6 {
-        server.client("ann").converse(&Question::new(format!("add {number} and 7"))).await;
+        server.client("ann").converse(&Question::new(&format!("add {number} and 7"))).await;
     }
     server.client("ann").get("/api/ledger/checkpoint").await.ok();
     let forked = device(&server, state).process.ended().await;

@@ -148,6 +148,6 @@ pub async fn check(views: &Place, reader: &LedgerReader, tools: &Registry) {
             differing.push(replayed);
         }
     };
-    replay_all(reader, tools, &WhatIf::default(), each).await.expect("the runs can be replayed");
+    replay_all(reader, tools, u64::MAX, &WhatIf::default(), each).await.expect("the runs can be replayed");
     assert!(differing.is_empty(), "runs replay to other decisions: {differing:#?}");
 }
