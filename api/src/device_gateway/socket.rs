@@ -183,8 +183,20 @@ async fn connect(
         max_message_bytes: MAX_RESULT_FRAME_BYTES,
         server_time: now(),
         settled_position: done.position,
+        head: shown_head(app).await,
     });
     Ok(Welcomed { connection, outbox: frames, registered })
+}
+
+/// The newest signed head. Who saw one before and is shown none now will not go on, and tries again.
+async fn shown_head(app: &App) -> Option<ShownHead> {
+    match app.checkpoints.newest(now()).await {
+        Ok(newest) => Some(ShownHead { checkpoint: newest.note, key: app.checkpoints.key().to_string() }),
+        Err(error) => {
+            tracing::error!(error.code = error.code().as_str(), cause = %error, "a device is shown no head of the log");
+            None
+        }
+    }
 }
 
 async fn run(app: &Arc<App>, welcomed: Welcomed, mut reader: Reader, writer: Writer) {

@@ -11,6 +11,7 @@
 
 mod ballast;
 mod flush;
+mod heads;
 pub mod history;
 mod open;
 mod retention;
