@@ -4,10 +4,9 @@
 //! What a server says about its tools is somebody else's word: it is bounded here, and neither its hints nor
 //! anything else of it lowers a risk or spares a question. How a server is reached is left to the server program.
 
+use super::ToolDefinition;
 use super::schema::placed;
-use super::{Approval, ToolDefinition, always_beside_others};
 use crate::canonical::hash_json;
-use crate::tool_call::Risk;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -58,17 +57,12 @@ pub fn definition(server: &str, address: &str, offered: &Offered) -> Result<Tool
     })
 }
 
-/// A tool of which the log alone is left: what it took and promised, and whether its calls had to wait for others,
-/// only its server and its settings could say.
-pub fn recorded(name: &str, version: &str, risk: Risk, approval: Approval) -> ToolDefinition {
-    ToolDefinition {
-        version: version.to_owned(),
-        risk,
-        approval,
-        requires_confirmation: false,
-        concurrency_safe: always_beside_others(),
-        ..ToolDefinition::new(name, "", json!({ "type": "object" }), json!({}))
+/// A tool of which the log has the definition: what its values look like to the model is the same.
+pub fn with_functions(tool: ToolDefinition) -> ToolDefinition {
+    if !tool.name.starts_with(PREFIX) {
+        return tool;
     }
+    ToolDefinition { render: Some(Arc::new(|_, value| Ok(rendered(value)))), ..tool }
 }
 
 /// The value of a call: the content as it came, and the structured content where there is some.
@@ -130,7 +124,9 @@ fn without_data(block: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::Registry;
+    use crate::tool_call::Risk;
+    use crate::tool_set::ToolSetRecorded;
+    use crate::tools::{Approval, Registry};
 
     fn offered(change: impl FnOnce(&mut Offered)) -> Offered {
         let parameters = json!({ "type": "object", "properties": { "path": { "type": "string" } } });
@@ -223,6 +219,12 @@ mod tests {
         ] {
             let checked = tools.check_output("mcp_s_read", &value);
             let shown = checked.and_then(|()| tools.render("mcp_s_read", &json!({}), &value));
+            if let Ok(shown) = &shown {
+                // From the log alone it looks the same.
+                let set = ToolSetRecorded::of(tools);
+                let later = set.registry(&Registry::default()).expect("whole");
+                assert_eq!(later.render("mcp_s_read", &json!({}), &value).as_ref(), Ok(shown));
+            }
             assert_eq!(shown.ok(), seen, "{value}");
         }
     }

@@ -12,7 +12,7 @@ use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
 use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
-use devmind_domain::tools::{Admission, CallFacts, POLICY_STAGE, Registry, ToolOutcome, Verdict, admit, mcp, told};
+use devmind_domain::tools::{Admission, CallFacts, POLICY_STAGE, Registry, ToolOutcome, Verdict, admit, told};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{LedgerError, LedgerReader};
 use std::collections::BTreeSet;
@@ -36,10 +36,8 @@ pub(super) struct Ports<'a> {
     pub reader: &'a LedgerReader,
     pub record: Record,
     pub what_if: &'a WhatIf,
-    /// The tools that there were, as far as the log tells of them.
+    /// The tools that there were.
     pub tools: &'a Registry,
-    /// Those whose whole definitions are at hand.
-    pub known: &'a Registry,
     /// Decisions that were the same.
     pub decisions: u32,
 }
@@ -95,13 +93,12 @@ impl Ports<'_> {
         let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
         let refusal = refusal(&admission, &planned.permission, self.what_if.tools.get(&admission.tool));
         let call = RecordedCall::read(self.reader, &id, self.record.until()).await?;
-        let refusal = refusal.or_else(|| call.refused_by_a_schema(&admission));
         call.compare(&admission, refusal.as_ref(), self.record.claimed_at)?;
         let Some((position, observed)) = told else { return Ok(()) };
         if call.is_empty() && !self.record.was_cut() {
             return Err(differs(position, format!("{} {id} is begun", admission.tool), "no call of this id"));
         }
-        call.compare_result(self.known, &admission, refusal.as_ref(), observed, position, self.record.was_cut())
+        call.compare_result(self.tools, &admission, refusal.as_ref(), observed, position, self.record.was_cut())
     }
 
     /// The next result in the log: which of the calls it is of, where it stands, and what it says.
@@ -266,7 +263,7 @@ impl AgentPorts for Ports<'_> {
 }
 
 /// Why a call must not be carried out: the stage and the error, as the server decides it.
-fn refusal(
+pub(super) fn refusal(
     admission: &Admission,
     permission: &Permission,
     policy: Option<&ToolPolicy>,
@@ -308,18 +305,6 @@ impl RecordedCall {
     fn verdict(&self) -> Option<Verdict> {
         self.0.iter().find_map(|(_, event)| match event {
             ToolCallEvent::ToolCallDecided(e) if e.stage == POLICY_STAGE => Some(Verdict::recorded(e)),
-            _ => None,
-        })
-    }
-
-    /// That arguments did not match the schema of an MCP server's tool: the server alone may have the schema.
-    fn refused_by_a_schema(&self, admission: &Admission) -> Option<(&'static str, ToolError)> {
-        self.0.iter().find_map(|(_, event)| match event {
-            ToolCallEvent::ToolCallDecided(e)
-                if e.stage == "validate" && e.decision == Decision::Deny && admission.tool.starts_with(mcp::PREFIX) =>
-            {
-                Some(("validate", ToolError { code: e.code.clone(), message: String::new() }))
-            }
             _ => None,
         })
     }
@@ -399,10 +384,6 @@ impl RecordedCall {
             let told = told(tools, &call, observed).map(|_| ());
             return told.map_err(|reason| differs(position, reason, format!("it was told {}", observed.content)));
         };
-        // Words about a schema that the log does not have.
-        if refusal.is_some_and(|(stage, error)| *stage == "validate" && error.message.is_empty()) {
-            return Ok(());
-        }
         // Its words were the policy's, which the log has nowhere else.
         if refusal.is_some_and(|(stage, error)| *stage == POLICY_STAGE && Some(&error.code) == observed.error.as_ref())
         {

@@ -5,14 +5,12 @@ use devmind_domain::agent::{Approvals, Message, assemble};
 use devmind_domain::conversation::{Conversation, ConversationEvent, RunFailed};
 use devmind_domain::event::{AggregateType, EventSet, Facts, RecordedEvent, StreamId};
 use devmind_domain::history::IMPORTED;
-use devmind_domain::ids::{ConversationId, RunId, ThreadId, ToolCallId};
+use devmind_domain::ids::{ConversationId, RunId, ThreadId};
 use devmind_domain::redaction::Redacted;
 use devmind_domain::thread::{Thread, ThreadEvent};
-use devmind_domain::tool_call::ToolCallEvent;
-use devmind_domain::tools::{Approval, Registry, mcp};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{EventFilter, LedgerError, LedgerReader};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 /// A claimed run.
 pub(super) struct Record {
@@ -22,8 +20,6 @@ pub(super) struct Record {
     pub context_hash: String,
     pub context: Vec<Message>,
     pub approvals: Approvals,
-    /// The tools there were, as far as the caller and the log know them.
-    pub tools: Registry,
     /// The thread when the run was claimed.
     pub thread: Thread,
     /// What the run recorded in its thread, with positions.
@@ -31,6 +27,8 @@ pub(super) struct Record {
     /// Interrupts that the run raised: position, call, hash.
     pub raised: Vec<(u64, String, String)>,
     pub end: Option<(u64, ConversationEvent)>,
+    /// The position that the log is read to.
+    at: u64,
 }
 
 /// Why what the log has cannot be read: a stable code, and words.
@@ -44,9 +42,9 @@ pub(super) enum Missing {
 }
 
 impl Record {
-    /// Where the log stops speaking of the run: its end, or everything.
+    /// Where the log stops speaking of the run: its end, or all that is read.
     pub fn until(&self) -> u64 {
-        self.end.as_ref().map_or(u64::MAX, |(position, _)| *position)
+        self.end.as_ref().map_or(self.at.saturating_add(1), |(position, _)| *position)
     }
 
     /// Whether the run was ended from outside of the loop, or has not ended: then the log may stop anywhere.
@@ -61,18 +59,14 @@ impl Record {
         }
     }
 
-    pub async fn read(
-        reader: &LedgerReader,
-        tools: &Registry,
-        run_id: &RunId,
-    ) -> Result<Result<Self, Missing>, LedgerError> {
-        let Some(conversation) = conversation_of(reader, run_id).await? else { return Ok(Err(Missing::NoSuchRun)) };
+    /// What the log had of a run at a position.
+    pub async fn read(reader: &LedgerReader, run_id: &RunId, at: u64) -> Result<Result<Self, Missing>, LedgerError> {
+        let Some(conversation) = conversation_of(reader, run_id, at).await? else { return Ok(Err(Missing::NoSuchRun)) };
         let stream = StreamId::new(AggregateType::Conversation, conversation.as_str());
         let mut before = Before::default();
         let mut claim = None;
         let (mut raised, mut end, mut prepared) = (Vec::new(), None, None);
-        let mut asked = BTreeSet::new();
-        for event in reader.read_stream(&stream, 0).await? {
+        for event in reader.read_stream(&stream, 0).await?.into_iter().filter(|event| event.position <= at) {
             let facts = match readable(&event) {
                 Ok(facts) => facts,
                 Err(reason) => return Ok(Err(Missing::Unreadable(reason))),
@@ -88,11 +82,10 @@ impl Record {
                 {
                     claim = Some((event.position, e.context_hash.clone()));
                 }
-                if let ConversationEvent::InterruptRaised(e) = &decoded {
-                    asked.insert(e.tool_call_id.clone());
-                    if e.run_id == *run_id {
-                        raised.push((event.position, e.tool_call_id.to_string(), e.arguments_hash.clone()));
-                    }
+                if let ConversationEvent::InterruptRaised(e) = &decoded
+                    && e.run_id == *run_id
+                {
+                    raised.push((event.position, e.tool_call_id.to_string(), e.arguments_hash.clone()));
                 }
                 if end.is_none() && ends(&decoded) == Some(run_id) {
                     end = Some((event.position, decoded.clone()));
@@ -120,12 +113,12 @@ impl Record {
             context_hash,
             context: assemble(&history, question),
             approvals: Approvals::of(&before.conversation, &prepared.graph_thread_id),
-            tools: tools.clone(),
             thread_id: prepared.graph_thread_id,
             thread: Thread::default(),
             facts: VecDeque::new(),
             raised,
             end,
+            at,
         };
         let stream = StreamId::new(AggregateType::Thread, record.thread_id.as_str());
         for event in reader.read_stream(&stream, 0).await? {
@@ -142,46 +135,7 @@ impl Record {
                 }
             }
         }
-        if let Err(reason) = record.know_tools_of_others(reader, &asked).await? {
-            return Ok(Err(Missing::Unreadable(reason)));
-        }
         Ok(Ok(record))
-    }
-
-    /// Adds the tools of MCP servers that the thread's calls were made with, where the caller has them in no or in
-    /// another version: what the log has of them is their version, their risk, and whether a person was asked.
-    async fn know_tools_of_others(
-        &mut self,
-        reader: &LedgerReader,
-        asked: &BTreeSet<ToolCallId>,
-    ) -> Result<Result<(), Unreadable>, LedgerError> {
-        let answered = self.facts.iter().filter_map(|(_, fact)| match fact {
-            ThreadEvent::ModelResponded(answer) => Some(&answer.tool_calls),
-            _ => None,
-        });
-        let calls = self.thread.exchanges.iter().map(|exchange| &exchange.calls).chain(answered).flatten();
-        let of_others = calls.filter(|call| call.name.starts_with(mcp::PREFIX));
-        let ids: Vec<_> = of_others.map(|call| ToolCallId::of(&self.thread_id, &call.id)).collect();
-        for id in ids {
-            for event in reader.read_stream(&StreamId::new(AggregateType::ToolCall, id.as_str()), 0).await? {
-                let facts = match readable(&event) {
-                    Ok(facts) => facts,
-                    Err(reason) => return Ok(Err(reason)),
-                };
-                for fact in facts {
-                    if let ToolCallEvent::ToolCallRequested(e) = fact
-                        && !e.tool_version.is_empty()
-                        && self.tools.get(&e.tool).is_none_or(|known| known.version != e.tool_version)
-                    {
-                        let approval = if asked.contains(&id) { Approval::Always } else { Approval::Never };
-                        self.tools.remove(&e.tool);
-                        // A name that was registered once can be again.
-                        self.tools.register(mcp::recorded(&e.tool, &e.tool_version, e.risk, approval)).ok();
-                    }
-                }
-            }
-        }
-        Ok(Ok(()))
     }
 }
 
@@ -233,16 +187,21 @@ fn ends(event: &ConversationEvent) -> Option<&RunId> {
     }
 }
 
-async fn conversation_of(reader: &LedgerReader, run_id: &RunId) -> Result<Option<ConversationId>, LedgerError> {
-    let filter = EventFilter {
-        run_id: Some(run_id.clone()),
-        event_type: Some("RunClaimed".to_owned()),
-        ..EventFilter::default()
-    };
-    let mut found = reader.query(&filter, 0, 1).await?;
-    if found.is_empty() {
-        let filter = EventFilter { event_type: Some("RunPrepared".to_owned()), ..filter };
-        found = reader.query(&filter, 0, 1).await?;
+async fn conversation_of(
+    reader: &LedgerReader,
+    run_id: &RunId,
+    at: u64,
+) -> Result<Option<ConversationId>, LedgerError> {
+    for event_type in ["RunClaimed", "RunPrepared"] {
+        let filter = EventFilter {
+            run_id: Some(run_id.clone()),
+            event_type: Some(event_type.to_owned()),
+            ..EventFilter::default()
+        };
+        let found = reader.query(&filter, 0, 1).await?;
+        if let Some(event) = found.first().filter(|event| event.position <= at) {
+            return Ok(Some(event.stream.aggregate_id.as_str().into()));
+        }
     }
-    Ok(found.first().map(|event| event.stream.aggregate_id.as_str().into()))
+    Ok(None)
 }
