@@ -18,7 +18,8 @@ use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::*;
 use devmind_domain::tools::{
-    Admission, AtDispatch, Ended, Finish, Refusal, Seen, ToolDefinition, ToolOutcome, admit, ask_guards,
+    Admission, Approval, AtDispatch, Ended, Finish, POLICY_STAGE, Refusal, Seen, ToolDefinition, ToolOutcome, Verdict,
+    admit, ask_guards,
 };
 use devmind_ledger::{ExecuteError, execute, load};
 use devmind_projections::RunRow;
@@ -82,7 +83,14 @@ impl Calls {
         if let Permission::Allowed(_) = &planned.permission {
             // The decision stands in the call's own stream before the call is dispatched.
             let (code, by) = (ErrorCode::ApprovalGiven.as_str(), decider(&planned.permission));
-            self.decide(id, request.clone(), "approval", Decision::Allow, code, &by).await?;
+            self.decide(id, request.clone(), decided("approval", Decision::Allow, code, by)).await?;
+        }
+        if let Permission::Granted(verdict) = &planned.permission {
+            let verdict = self.standing(verdict).await?;
+            self.decide(id, request.clone(), verdict.decided()).await?;
+            if verdict.decision != Decision::Allow {
+                return Ok((ToolOutcome { result: Err(verdict.error()) }.into(), None));
+            }
         }
         let Some(definition) = self.tools.registry().get(&admission.tool) else {
             let error = tool_error(ErrorCode::UnknownTool, ErrorCode::UnknownTool.help());
@@ -119,8 +127,14 @@ impl Calls {
             load::<ToolCall>(reader, id.as_str())
         )?;
         let (conversation, call) = (&*conversation.0, &*call.0);
-        let approvals = Approvals::of(conversation, &self.run.graph_thread_id);
-        let permission = &approvals.about(self.tools.registry(), &planned.call, planned.over_limit);
+        let permission = &match &planned.permission {
+            Permission::Allowed(_) => {
+                let mut approvals = Approvals::of(conversation, &self.run.graph_thread_id);
+                approvals.judged(id.clone(), request.call_hash.clone(), Verdict::of_tool(Approval::Always));
+                approvals.about(self.tools.registry(), &planned.call, planned.over_limit)
+            }
+            other => other.clone(),
+        };
         let at = AtDispatch { definition, request, call, conversation, permission };
         Ok(ask_guards(self.tools.guards(), &at))
     }
@@ -129,16 +143,7 @@ impl Calls {
         self.app.server_metadata().run(&self.run.run_id).conversation(&self.run.conversation_id)
     }
 
-    async fn decide(
-        &self,
-        id: &ToolCallId,
-        request: ToolCallRequested,
-        stage: &str,
-        decision: Decision,
-        code: &str,
-        by: &str,
-    ) -> Result<(), Halt> {
-        let decided = ToolCallDecided { stage: stage.to_owned(), decision, code: code.to_owned(), by: by.to_owned() };
+    async fn decide(&self, id: &ToolCallId, request: ToolCallRequested, decided: ToolCallDecided) -> Result<(), Halt> {
         self.call_command(id, ToolCallCommand::Decide { request: Box::new(request), decided }).await.map(drop)
     }
 
@@ -150,7 +155,7 @@ impl Calls {
         error: ToolError,
         by: &str,
     ) -> Result<Ended, Halt> {
-        self.decide(id, request, stage, Decision::Deny, &error.code, by).await?;
+        self.decide(id, request, decided(stage, Decision::Deny, &error.code, by.to_owned())).await?;
         Ok(ToolOutcome { result: Err(error) }.into())
     }
 
@@ -336,14 +341,19 @@ pub(super) fn requested(run: &RunRow, model_call_id: &str, admission: &Admission
     }
 }
 
+fn decided(stage: &str, decision: Decision, code: &str, by: String) -> ToolCallDecided {
+    ToolCallDecided { stage: stage.to_owned(), decision, code: code.to_owned(), by }
+}
+
 /// Why a call must not be carried out, if it must not, and the stage that says so.
 fn refusal(admission: &Admission, permission: &Permission) -> Option<(&'static str, ToolError)> {
     if let Some((stage, error)) = &admission.refusal {
         return Some((stage, error.clone()));
     }
     let code = match permission {
-        Permission::NotNeeded | Permission::Allowed(_) => return None,
-        Permission::Undecided => ErrorCode::ApprovalRequired,
+        Permission::NotNeeded | Permission::Granted(_) | Permission::Allowed(_) => return None,
+        Permission::Denied(verdict) => return Some((POLICY_STAGE, verdict.error())),
+        Permission::Unjudged | Permission::Undecided => ErrorCode::ApprovalRequired,
         Permission::Rejected(_) => ErrorCode::ApprovalRejected,
         Permission::Expired => ErrorCode::ApprovalExpired,
         Permission::Cancelled => ErrorCode::ApprovalCancelled,
@@ -355,7 +365,10 @@ fn decider(permission: &Permission) -> String {
     match permission {
         Permission::Allowed(user) | Permission::Rejected(user) => format!("user:{user}"),
         Permission::Expired => "clock".to_owned(),
-        Permission::NotNeeded | Permission::Undecided | Permission::Cancelled => "pipeline".to_owned(),
+        Permission::Granted(verdict) | Permission::Denied(verdict) => verdict.by.clone(),
+        Permission::Unjudged | Permission::NotNeeded | Permission::Undecided | Permission::Cancelled => {
+            "pipeline".to_owned()
+        }
     }
 }
 

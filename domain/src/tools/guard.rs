@@ -91,7 +91,8 @@ pub fn built_in_guards() -> Vec<Guard> {
             )
         }),
         Guard::new("permission", |at| {
-            let holds = matches!(at.permission, Permission::NotNeeded | Permission::Allowed(_));
+            let holds =
+                matches!(at.permission, Permission::NotNeeded | Permission::Granted(_) | Permission::Allowed(_));
             require(holds, "what was decided about this call does not hold any more")
         }),
         Guard::new("single_use", |at| {

@@ -113,6 +113,7 @@ fn what_was_decided_is_looked_at_again_right_before_a_call_is_dispatched() {
             by("arguments_size"),
         ),
         ("nobody has decided", &|w| w.permission = Permission::Undecided, by("permission")),
+        ("nobody has judged", &|w| w.permission = Permission::Unjudged, by("permission")),
         ("a no", &|w| w.permission = Permission::Rejected("ann".into()), by("permission")),
         ("taken back", &|w| w.permission = Permission::Cancelled, by("permission")),
         ("too late", &|w| w.permission = Permission::Expired, by("permission")),
