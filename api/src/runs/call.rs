@@ -38,6 +38,8 @@ pub(super) struct Calls {
     /// The tools as they were when the run began.
     pub tools: Arc<ToolSet>,
     pub signal: StopSignal,
+    /// Whether this process executes the run; else nobody does, and the calls are a person's own.
+    pub claimed: bool,
 }
 
 /// What became of a call: what the thread is to observe.
@@ -135,6 +137,7 @@ impl Calls {
             }
             other => other.clone(),
         };
+        let conversation = Some(conversation).filter(|_| self.claimed);
         let at = AtDispatch { definition, request, call, conversation, permission };
         Ok(ask_guards(self.tools.guards(), &at))
     }

@@ -66,7 +66,7 @@ impl World {
     /// Who refuses, and with which code.
     fn verdict(&self, guards: &[Guard]) -> Option<(String, &'static str)> {
         let Self { definition, request, call, conversation, permission } = self;
-        let at = AtDispatch { definition, request, call, conversation, permission };
+        let at = AtDispatch { definition, request, call, conversation: Some(conversation), permission };
         ask_guards(guards, &at).err().map(|(by, refusal)| (by, refusal.code.as_str()))
     }
 }
