@@ -15,7 +15,7 @@ use crate::ids::now;
 use built_in::{Measured, TimeLimit, durations};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::tool_call::Target;
+use devmind_domain::tool_call::{ResultStatus, Target};
 use devmind_domain::tools::{
     Guard, PostExecute, Registry, RegistryError, ToolDefinition, ToolOutcome, built_in_guards, catalogue, server_tools,
 };
@@ -40,18 +40,51 @@ pub struct ToolContext {
     pub cancel: CancellationToken,
 }
 
+/// How a body ended: what it gave, and whether anybody can know that it did its work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BodyEnd {
+    /// What is recorded: succeeded, failed, or that it began and nobody knows what came of it.
+    pub status: ResultStatus,
+    /// The value, or why there is none.
+    pub outcome: ToolOutcome,
+}
+
+impl BodyEnd {
+    /// It began, and whether it took effect cannot be known.
+    pub fn unknown(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { status: ResultStatus::Indeterminate, outcome: ToolOutcome::failure(code, message) }
+    }
+}
+
+impl BodyEnd {
+    /// What of it can be recorded.
+    fn bounded(self) -> Self {
+        let outcome = self.outcome.bounded();
+        let lost = self.status == ResultStatus::Succeeded && !outcome.ok();
+        Self { status: if lost { ResultStatus::Failed } else { self.status }, outcome }
+    }
+}
+
+impl From<ToolOutcome> for BodyEnd {
+    fn from(outcome: ToolOutcome) -> Self {
+        let status = if outcome.ok() { ResultStatus::Succeeded } else { ResultStatus::Failed };
+        Self { status, outcome }
+    }
+}
+
 /// The third layer of a tool that runs in the server.
 pub trait ServerTool: Send + Sync {
-    /// Does it. Arguments match the tool's schema; the value is checked against the schema of its output.
-    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome>;
+    /// Does it. Arguments match the tool's schema; the value is checked against the schema of its output. A body
+    /// that was asked to end and cannot tell what it did says [`BodyEnd::unknown`] with `RESULT_UNKNOWN`.
+    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, BodyEnd>;
 }
 
 /// A built-in tool: a pure function of its arguments and the time.
 struct BuiltIn(String);
 
 impl ServerTool for BuiltIn {
-    fn call(&self, arguments: Value, _: ToolContext) -> BoxFuture<'_, ToolOutcome> {
-        async move { server_tools::execute(&self.0, &arguments, now()) }.boxed()
+    fn call(&self, arguments: Value, _: ToolContext) -> BoxFuture<'_, BodyEnd> {
+        async move { server_tools::execute(&self.0, &arguments, now()).into() }.boxed()
     }
 }
 
@@ -132,9 +165,9 @@ impl ToolSet {
 
     /// Runs a tool's body. One that panics has failed; one that does not end when it is asked to is left, and nobody
     /// knows what it did. How long it may run is left to the wrappers.
-    pub async fn execute(&self, tool: &str, arguments: Value, context: ToolContext) -> ToolOutcome {
+    pub async fn execute(&self, tool: &str, arguments: Value, context: ToolContext) -> BodyEnd {
         let Some(body) = self.bodies.get(tool) else {
-            return ToolOutcome::failure(ErrorCode::UnknownTool, format!("{tool} does not run in the server"));
+            return ToolOutcome::failure(ErrorCode::UnknownTool, format!("{tool} does not run in the server")).into();
         };
         let cancel = context.cancel.clone();
         // The making of the future is the body's own code, too.
@@ -149,15 +182,15 @@ impl ToolSet {
             Ok(ended) => ended.unwrap_or_else(|_panic| panicked(tool)).bounded(),
             Err(_elapsed) => {
                 let message = "the tool was asked to end and did not: what it did is unknown";
-                ToolOutcome::failure(ErrorCode::ResultUnknown, message)
+                BodyEnd::unknown(ErrorCode::ResultUnknown, message)
             }
         }
     }
 }
 
-fn panicked(tool: &str) -> ToolOutcome {
+fn panicked(tool: &str) -> BodyEnd {
     tracing::error!(tool.name = tool, "a tool panicked");
-    ToolOutcome::failure(ErrorCode::ExecutionFailed, "the tool has a fault")
+    ToolOutcome::failure(ErrorCode::ExecutionFailed, "the tool has a fault").into()
 }
 
 /// The tools of a process, which can change while it runs.

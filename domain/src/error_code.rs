@@ -110,6 +110,8 @@ error_codes! {
     RenderFailed = "RENDER_FAILED", 500, false, "the tool ran and its value could not be shown; the value is in the log";
     ToolTimeout = "TOOL_TIMEOUT", 504, true, "no result came in time; a late one is still recorded";
     ResultUnknown = "RESULT_UNKNOWN", 503, false, "it is not known whether the tool ran; the device's report will settle it";
+    McpUnavailable = "MCP_UNAVAILABLE", 503, true, "the MCP server is away and is being started again; nothing was sent to it";
+    ToolChanged = "TOOL_CHANGED", 409, false, "the tool is not what it was when it was offered or allowed, or is gone: ask again";
     RunCancelled = "RUN_CANCELLED", 409, false, "the run was stopped while the tool was under way";
     AbortedBeforeDispatch = "ABORTED_BEFORE_DISPATCH", 409, false, "the run was stopped before the tool was sent anywhere";
 

@@ -9,7 +9,7 @@ use super::execution::Halt;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
 use crate::state::App;
-use crate::tools::{Clock, ToolContext, ToolSet, Wrapped, WrappedCall, around};
+use crate::tools::{BodyEnd, Clock, ToolContext, ToolSet, Wrapped, WrappedCall, around};
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Approvals, Permission, PlannedCall};
 use devmind_domain::canonical::hash_json;
@@ -18,8 +18,8 @@ use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::*;
 use devmind_domain::tools::{
-    Admission, Approval, AtDispatch, Ended, Finish, POLICY_STAGE, Refusal, Seen, ToolDefinition, ToolOutcome, Verdict,
-    admit, ask_guards,
+    Admission, AtDispatch, Ended, Finish, POLICY_STAGE, Refusal, Seen, ToolDefinition, ToolOutcome, Verdict, admit,
+    ask_guards,
 };
 use devmind_ledger::{ExecuteError, execute, load};
 use devmind_projections::RunRow;
@@ -52,6 +52,13 @@ pub(super) struct Carried {
     pub stopped: Option<StopReason>,
 }
 
+impl Carried {
+    /// What the model is told of an outcome that no stage changes.
+    pub(super) fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
+        Self { tool_call_id, content: outcome.content(tool), outcome, stopped: None }
+    }
+}
+
 impl Calls {
     /// Carries out a call, or refuses it; either is recorded in the call's own stream, and so is what later stages make
     /// of it.
@@ -80,7 +87,7 @@ impl Calls {
         let request = requested(&self.run, &planned.call.id, admission);
         if let Some((stage, error)) = refusal(admission, &planned.permission) {
             let by = decider(&planned.permission);
-            return Ok((self.refuse(id, request, stage, error, &by).await?, None));
+            return Ok((self.refuse(id, request, stage, error, by).await?, None));
         }
         if let Permission::Allowed(_) = &planned.permission {
             // The decision stands in the call's own stream before the call is dispatched.
@@ -100,7 +107,7 @@ impl Calls {
         };
         if let Err((by, refusal)) = self.guard(id, planned, definition, &request).await? {
             let error = tool_error(refusal.code, refusal.reason);
-            return Ok((self.refuse(id, request, "guard", error, &by).await?, None));
+            return Ok((self.refuse(id, request, "guard", error, by).await?, None));
         }
         if let Some(reason) = self.signal.reason() {
             let error = tool_error(ErrorCode::AbortedBeforeDispatch, ErrorCode::AbortedBeforeDispatch.help());
@@ -129,14 +136,10 @@ impl Calls {
             load::<ToolCall>(reader, id.as_str())
         )?;
         let (conversation, call) = (&*conversation.0, &*call.0);
-        let permission = &match &planned.permission {
-            Permission::Allowed(_) => {
-                let mut approvals = Approvals::of(conversation, &self.run.graph_thread_id);
-                approvals.judged(id.clone(), request.call_hash.clone(), Verdict::of_tool(Approval::Always));
-                approvals.about(self.tools.registry(), &planned.call, planned.over_limit)
-            }
-            other => other.clone(),
-        };
+        let mut approvals = Approvals::of(conversation, &self.run.graph_thread_id);
+        let verdict = call.verdict().unwrap_or_else(|| Verdict::of_tool(definition.approval));
+        approvals.judged(id.clone(), request.call_hash.clone(), verdict);
+        let permission = &approvals.about(self.tools.registry(), &planned.call, planned.over_limit);
         let conversation = Some(conversation).filter(|_| self.claimed);
         let at = AtDispatch { definition, request, call, conversation, permission };
         Ok(ask_guards(self.tools.guards(), &at))
@@ -156,9 +159,9 @@ impl Calls {
         request: ToolCallRequested,
         stage: &str,
         error: ToolError,
-        by: &str,
+        by: impl Into<String>,
     ) -> Result<Ended, Halt> {
-        self.decide(id, request, decided(stage, Decision::Deny, &error.code, by.to_owned())).await?;
+        self.decide(id, request, decided(stage, Decision::Deny, &error.code, by.into())).await?;
         Ok(ToolOutcome { result: Err(error) }.into())
     }
 
@@ -182,7 +185,7 @@ impl Calls {
             let Wrapped { ran, overruled } = around(self.tools.wrappers(), &call, &cancel, body).await;
             let Some(ran) = ran.transpose()? else {
                 let (by, error) = overruled.unwrap_or_else(never_ran);
-                return self.refuse(id, request, "execute", error, &by).await;
+                return self.refuse(id, request, "execute", error, by).await;
             };
             let Attempted { outcome, unrecorded } = ran;
             let Some(result) = unrecorded else { return Ok(Ended { outcome, overruled, aborted: false }) };
@@ -226,21 +229,19 @@ impl Calls {
             return Ok(Attempted { outcome: ToolOutcome::of(recorded), unrecorded: None });
         }
         let started_at = now();
-        let (outcome, failed) = if cancel.is_cancelled() {
+        let end = if cancel.is_cancelled() {
             // Between its dispatch and its body: nothing ran.
             let code = ErrorCode::AbortedBeforeDispatch;
-            (ToolOutcome::failure(code, code.help()), ResultStatus::Cancelled)
+            BodyEnd { status: ResultStatus::Cancelled, outcome: ToolOutcome::failure(code, code.help()) }
         } else {
             let context = ToolContext { tool_call_id: id.clone(), cancel };
             clock.begin();
-            let outcome = self.tools.execute(&request.tool, request.arguments.clone(), context).await;
+            let end = self.tools.execute(&request.tool, request.arguments.clone(), context).await;
             clock.end();
-            (outcome, ResultStatus::Failed)
+            end
         };
-        let (status, output, error) = match &outcome.result {
-            Ok(output) => (ResultStatus::Succeeded, Some(output.clone()), None),
-            Err(error) => (failed, None, Some(error.clone())),
-        };
+        let BodyEnd { status, outcome } = end;
+        let (output, error) = (outcome.result.as_ref().ok().cloned(), outcome.result.as_ref().err().cloned());
         let result = ToolResultRecorded {
             executed_attempt_no: state.last_attempt(),
             status,
@@ -253,7 +254,7 @@ impl Calls {
             connection_id: None,
         };
         let passing = outcome.error_code().and_then(|code| ErrorCode::parse(&code)).is_some_and(ErrorCode::retriable);
-        if again && passing {
+        if again && passing && status == ResultStatus::Failed {
             return Ok(Attempted { outcome, unrecorded: Some(result) });
         }
         self.record(id, result).await?;
@@ -298,7 +299,7 @@ impl Calls {
             Some(outcome) => Ok(Ended { outcome, overruled, aborted: false }),
             None => {
                 let (by, error) = overruled.unwrap_or_else(never_ran);
-                self.refuse(id, request, "execute", error, &by).await
+                self.refuse(id, request, "execute", error, by).await
             }
         }
     }
@@ -375,7 +376,7 @@ fn decider(permission: &Permission) -> String {
     }
 }
 
-fn halted(error: ExecuteError<ToolCallError>) -> Halt {
+pub(super) fn halted(error: ExecuteError<ToolCallError>) -> Halt {
     match error {
         ExecuteError::Refused(error) => error.into(),
         ExecuteError::Append(error) => error.into(),

@@ -10,14 +10,16 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::sync::Arc;
 
-/// Whether a person must approve a call in the conversation, before it is dispatched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a person must approve a call in the conversation, before it is dispatched: what counts where no policy has
+/// a word about the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Approval {
-    /// Never, unless a policy asks.
+    /// Never: it is allowed.
     Never,
-    /// Every call.
+    /// Always: a person is asked, unless there is a grant for the conversation.
     Always,
-    /// Where no policy has a word about it.
+    /// It is for policies to say. Where none does, a person is asked, as with `Always`: it fails closed.
     Policy,
 }
 

@@ -1,7 +1,7 @@
 //! The tools of a process as one value: the built-in ones and those that came later, each with its compiled
 //! schemas. What does not make a whole tool is refused when it is registered, never when it is called.
 
-use super::{Approval, Look, ToolDefinition};
+use super::{Approval, Look, ToolDefinition, schema::compile};
 use crate::limits::MAX_TOOL_RETRIES;
 use crate::tool_call::Target;
 use serde_json::Value;
@@ -187,94 +187,6 @@ fn complaint(validator: &jsonschema::Validator, value: &Value) -> Result<(), Str
         let error = error.masked().to_string();
         if at.is_empty() { error } else { format!("{at}: {error}") }
     })
-}
-
-fn compile(schema: &Value) -> Result<jsonschema::Validator, String> {
-    if !schema.is_object() {
-        return Err("it is no object".to_owned());
-    }
-    refuse_what_is_not_checked(schema)?;
-    jsonschema::validator_for(schema).map_err(|error| error.to_string())
-}
-
-/// Keywords whose value is one schema, or a list of them.
-const SCHEMAS: &[&str] = &[
-    "items",
-    "prefixItems",
-    "additionalItems",
-    "additionalProperties",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "contains",
-    "propertyNames",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "if",
-    "then",
-    "else",
-];
-/// Keywords whose value is schemas by name.
-const NAMED_SCHEMAS: &[&str] = &["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
-/// Keywords with other values: what is checked, and what only describes.
-const PLAIN: &[&str] = &[
-    "type",
-    "enum",
-    "const",
-    "required",
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
-    "minLength",
-    "maxLength",
-    "pattern",
-    "format",
-    "minItems",
-    "maxItems",
-    "uniqueItems",
-    "minContains",
-    "maxContains",
-    "minProperties",
-    "maxProperties",
-    "dependentRequired",
-    "$ref",
-    "$schema",
-    "$id",
-    "$comment",
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "contentEncoding",
-    "contentMediaType",
-];
-
-/// A keyword of JSON Schema 2020-12 (or of draft 7) that nothing here looks at would be a promise that nobody keeps.
-fn refuse_what_is_not_checked(schema: &Value) -> Result<(), String> {
-    let Value::Object(keywords) = schema else { return Ok(()) };
-    for (keyword, value) in keywords {
-        match (keyword.as_str(), value) {
-            ("$ref", Value::String(target)) if !target.starts_with('#') => {
-                return Err(format!("$ref {target} leads out of the schema"));
-            }
-            (known, Value::Array(list)) if SCHEMAS.contains(&known) => {
-                list.iter().try_for_each(refuse_what_is_not_checked)?;
-            }
-            (known, one) if SCHEMAS.contains(&known) => refuse_what_is_not_checked(one)?,
-            (known, Value::Object(named)) if NAMED_SCHEMAS.contains(&known) => {
-                named.values().try_for_each(refuse_what_is_not_checked)?;
-            }
-            (known, _) if PLAIN.contains(&known) => {}
-            (unknown, _) => return Err(format!("the keyword {unknown} is not supported")),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
