@@ -131,7 +131,7 @@ impl ServerTool for Body {
             let hash = call_hash(&self.1, "1", &arguments);
             self.0.executed.lock().unwrap().push((arguments.clone(), hash));
             self.0.at("body", &arguments);
-            match word(&arguments, "body") {
+            let outcome = match word(&arguments, "body") {
                 "panic" => panic!("a fault of the tool"),
                 "fail" => ToolOutcome::failure(ErrorCode::NotText, "it is binary"),
                 "fail_for_now" => ToolOutcome::failure(ErrorCode::IoError, "the disk is busy"),
@@ -142,9 +142,9 @@ impl ServerTool for Body {
                     ToolOutcome::success(json!({ "n": 1 }))
                 }
                 _ => ToolOutcome::success(json!({ "n": arguments["n"].as_i64().unwrap_or(1) })),
-            }
+            };
+            outcome.into()
         }
-        .map(BodyEnd::from)
         .boxed()
     }
 }
