@@ -39,6 +39,8 @@ pub(super) struct Calls {
     /// The tools as they were when the run began.
     pub tools: Arc<ToolSet>,
     pub signal: StopSignal,
+    /// Whether this process executes the run; else nobody does, and the calls are a person's own.
+    pub claimed: bool,
     /// The execution that makes these calls, where it is not the model itself.
     pub parent: Option<ToolCallId>,
 }
@@ -143,6 +145,7 @@ impl Calls {
         let verdict = call.verdict().unwrap_or_else(|| Verdict::of_tool(definition.approval));
         approvals.judged(id.clone(), request.call_hash.clone(), verdict);
         let permission = &approvals.about(self.callable(), &planned.call, planned.over_limit);
+        let conversation = Some(conversation).filter(|_| self.claimed);
         let at = AtDispatch { definition, request, call, conversation, permission };
         Ok(ask_guards(self.tools.guards(), &at))
     }

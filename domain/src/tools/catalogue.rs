@@ -4,7 +4,7 @@ use super::{Approval, Registry, ToolDefinition, always_beside_others};
 use crate::limits::*;
 use crate::tool_call::{Risk, Target};
 use serde_json::{Value, json};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// Every tool. Adding one = one entry here, and its body in `server_tools` or in the device's list.
 pub fn definitions() -> Vec<ToolDefinition> {
@@ -77,6 +77,8 @@ pub fn definitions() -> Vec<ToolDefinition> {
             requires_confirmation: true,
             approval: Approval::Never,
             concurrency_safe: always_beside_others(),
+            // A person reads the file, not its escapes.
+            presentation: Some(Arc::new(|_, value| Ok(value.get("content").unwrap_or(value).clone()))),
             ..ToolDefinition::new(
                 "workspace.read_file",
                 "Reads a UTF-8 text file of the user's workspace, after the user allows it. Use a path relative to the workspace root; offset and max_bytes read a part.",

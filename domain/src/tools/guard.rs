@@ -22,9 +22,9 @@ pub struct AtDispatch<'a> {
     pub request: &'a ToolCallRequested,
     /// The call's own stream.
     pub call: &'a ToolCall,
-    /// The conversation it belongs to.
-    pub conversation: &'a Conversation,
-    /// What is decided about it, by what `conversation` says now.
+    /// The conversation of the run that makes it; none where no run does.
+    pub conversation: Option<&'a Conversation>,
+    /// What is decided about it, by what the conversation says now.
     pub permission: &'a Permission,
 }
 
@@ -100,10 +100,11 @@ pub fn built_in_guards() -> Vec<Guard> {
             require(!used, "a person allowed this call once, and it was sent already")
         }),
         Guard::new("run", |at| {
-            let latest = at.conversation.latest.as_ref().and_then(|turn| turn.run.as_ref());
+            let Some(conversation) = at.conversation else { return Ok(()) };
+            let latest = conversation.latest.as_ref().and_then(|turn| turn.run.as_ref());
             let own = latest.filter(|run| run.graph_thread_id == at.request.graph_thread_id);
             let goes_on = own.is_some_and(|run| matches!(run.status, RunStatus::Running(_)) && !run.stop_requested);
-            if goes_on && !at.conversation.deleted {
+            if goes_on && !conversation.deleted {
                 return Ok(());
             }
             let code = ErrorCode::AbortedBeforeDispatch;

@@ -21,7 +21,9 @@ use table::{Act, Row};
 
 async fn probed() -> (TestServer, Arc<ScriptedModel>, Probe) {
     let model = ScriptedModel::new([]);
-    let server = TestServer::with_scripted(model.clone()).await;
+    let never = json!({ "id": "never", "decision": "deny", "tool": "probe_denied" });
+    let never = serde_json::from_value(never).expect("a rule");
+    let server = TestServer::scripted_with(model.clone(), |config| config.policies = vec![never]).await;
     let probe = Probe::new(server.app().runs.clone());
     server.app().tools.change(|tools| probe.install(tools));
     (server, model, probe)
@@ -170,6 +172,8 @@ fn every_code_of_the_pipeline_has_its_row() {
     for code in [
         ErrorCode::UnknownTool,
         ErrorCode::InvalidArguments,
+        ErrorCode::ToolDenied,
+        ErrorCode::ApprovalUnavailable,
         ErrorCode::ApprovalRejected,
         ErrorCode::ApprovalExpired,
         ErrorCode::ApprovalCancelled,

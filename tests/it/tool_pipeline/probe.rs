@@ -90,8 +90,9 @@ impl Probe {
         };
         let asks = ToolDefinition { approval: Approval::Always, ..probe("probe_asks") };
         let brief = ToolDefinition { timeout_ms: Some(20), ..probe("probe_brief") };
+        let denied = probe("probe_denied");
         let again = ToolDefinition { retries: 1, ..probe("probe_again") };
-        for definition in [shown, asks, brief, again] {
+        for definition in [shown, asks, brief, again, denied] {
             let name = definition.name.clone();
             tools.register(definition, Arc::new(Body(self.clone(), name))).expect("a whole tool");
         }

@@ -123,7 +123,15 @@ pub const IN_SERVER: &[Row] = &[
         "requested, limit deny TOOL_LIMIT_REACHED by pipeline",
         REFUSED,
     ),
-    // 1. approval.
+    // 1. pre-execute and approval.
+    row(
+        "a policy denies it",
+        ("probe_denied", "{}"),
+        Nothing,
+        Some("TOOL_DENIED"),
+        "requested, policy deny TOOL_DENIED by policy:never",
+        "post",
+    ),
     row(
         "a person allows it",
         ("probe_asks", "{}"),
@@ -467,6 +475,7 @@ pub const ON_DEVICE: &[Row] = &[
 /// The codes of the pipeline, and where each is shown that no row shows.
 pub const ELSEWHERE: &[(&str, &str)] = &[
     ("APPROVAL_EXPIRED", "approvals::silence_expires_an_approval_which_is_told_to_the_model_and_is_no_refusal"),
+    ("APPROVAL_UNAVAILABLE", "devmind-domain: an ask where there is nobody; dev_calls"),
     ("APPROVAL_CANCELLED", "devmind-domain: a run whose question was taken back never asks its model again"),
     ("RESULT_UNKNOWN", "channel_cases, crash, lost_servers: a device that goes away, a server that dies"),
 ];

@@ -29,7 +29,7 @@ use axum::routing::{get, post};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::{ConversationId, ToolCallId};
 use devmind_domain::limits::MAX_QUESTION_BODY_BYTES;
-use devmind_projections::ToolCallQuery;
+use devmind_projections::{ToolCallQuery, ToolCallRow};
 use maud::{Markup, html};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -109,6 +109,13 @@ async fn call(State(app): State<Arc<App>>, viewer: Viewer, Query(which): Query<W
             (facts(&rows))
             h4 { "Arguments" }
             (text::code(&json(&call.arguments), &whole))
+            @if let Some(view) = presented(&app, call) {
+                h4 { "What came of it" }
+                @match &view {
+                    serde_json::Value::String(shown) => (text::code(shown, &whole)),
+                    shown => (text::code(&json(shown), &whole)),
+                }
+            }
             @if let Some(output) = &call.output {
                 h4 { "What it gave" }
                 (text::code(&json(output), &whole))
@@ -125,6 +132,16 @@ async fn call(State(app): State<Arc<App>>, viewer: Viewer, Query(which): Query<W
         }
     };
     Ok(Page::new("Tool call", Section::Chat).style("chat.css").show(&viewer, content))
+}
+
+/// What a person sees of what a call gave, where its tool, in the version of the call, has a word about that: a pure
+/// function of what is recorded.
+fn presented(app: &App, call: &ToolCallRow) -> Option<serde_json::Value> {
+    let tools = app.tools.current();
+    let output = call.output.as_ref()?;
+    let known = tools.registry().get(&call.tool).filter(|known| known.version == call.tool_version)?;
+    known.presentation.as_ref()?;
+    tools.registry().presentation(&call.tool, &call.arguments, output).ok()
 }
 
 /// Which turn of which conversation.

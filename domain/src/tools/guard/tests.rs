@@ -66,7 +66,7 @@ impl World {
     /// Who refuses, and with which code.
     fn verdict(&self, guards: &[Guard]) -> Option<(String, &'static str)> {
         let Self { definition, request, call, conversation, permission } = self;
-        let at = AtDispatch { definition, request, call, conversation, permission };
+        let at = AtDispatch { definition, request, call, conversation: Some(conversation), permission };
         ask_guards(guards, &at).err().map(|(by, refusal)| (by, refusal.code.as_str()))
     }
 }
@@ -113,6 +113,7 @@ fn what_was_decided_is_looked_at_again_right_before_a_call_is_dispatched() {
             by("arguments_size"),
         ),
         ("nobody has decided", &|w| w.permission = Permission::Undecided, by("permission")),
+        ("nobody has judged", &|w| w.permission = Permission::Unjudged, by("permission")),
         ("a no", &|w| w.permission = Permission::Rejected("ann".into()), by("permission")),
         ("taken back", &|w| w.permission = Permission::Cancelled, by("permission")),
         ("too late", &|w| w.permission = Permission::Expired, by("permission")),
