@@ -6,6 +6,8 @@
 use crate::ids::now;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
+use devmind_domain::limits::{MAX_DEFERRED_BYTES, MAX_DEFERRED_CONTEXTS};
+use devmind_domain::thread::Deferred;
 use devmind_domain::tool_call::Target;
 use devmind_domain::tools::{Registry, RegistryError, ToolDefinition, ToolOutcome, catalogue, server_tools};
 use futures::FutureExt;
@@ -13,20 +15,59 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How long a body that was asked to end may take to do so, before it is left and its outcome is unknown.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a body knows of its call beside the arguments.
+/// What a body knows of its call beside the arguments, and what it can do for its turn.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
     /// The call.
     pub tool_call_id: ToolCallId,
     /// Cancelled when the call is to end: its run is stopped, or its time is over.
     pub cancel: CancellationToken,
+    /// What the body leaves for the time after its message.
+    pub deferred: Arc<Mutex<Deferred>>,
+}
+
+/// A body wants to leave more for the model than one call may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a call leaves {MAX_DEFERRED_CONTEXTS} messages of {MAX_DEFERRED_BYTES} bytes together at most")]
+pub struct TooMuchDeferred;
+
+impl ToolContext {
+    /// A call that has left nothing yet.
+    pub fn new(tool_call_id: ToolCallId, cancel: CancellationToken) -> Self {
+        Self { tool_call_id, cancel, deferred: Arc::default() }
+    }
+
+    /// Tells the model something after all results of this message, in words of the user's side, if the call succeeds.
+    ///
+    /// # Errors
+    /// [`TooMuchDeferred`]: this message is not kept.
+    pub fn defer_context(&self, message: impl Into<String>) -> Result<(), TooMuchDeferred> {
+        let (message, mut deferred) = (message.into(), self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
+        let bytes: usize = deferred.contexts.iter().map(String::len).sum();
+        if deferred.contexts.len() >= MAX_DEFERRED_CONTEXTS || bytes + message.len() > MAX_DEFERRED_BYTES {
+            return Err(TooMuchDeferred);
+        }
+        deferred.contexts.push(message);
+        Ok(())
+    }
+
+    /// Ends the turn with the results of this message, if the call succeeds: the model is not asked again, and the
+    /// answer is what this tool gives. What is deferred does not keep the turn open.
+    pub fn conclude_turn(&self) {
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner).concludes_turn = true;
+    }
+
+    /// What was left so far.
+    pub(crate) fn take_deferred(&self) -> Deferred {
+        std::mem::take(&mut self.deferred.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// The third layer of a tool that runs in the server.
@@ -163,7 +204,7 @@ mod tests {
         definition.timeout_ms = Some(1);
         let tools = Tools::default();
         tools.change(|tools| tools.register(definition, Arc::new(Body(body)))).expect("whole");
-        let context = ToolContext { tool_call_id: "c".into(), cancel: CancellationToken::new() };
+        let context = ToolContext::new("c".into(), CancellationToken::new());
         tools.current().execute("t", json!({}), context).await.error_code()
     }
 
@@ -181,5 +222,19 @@ mod tests {
             .boxed()
         };
         assert_eq!(code(ends_when_asked).await, None, "what really happened is what is recorded");
+    }
+
+    #[test]
+    fn a_call_leaves_only_so_much_for_the_model() {
+        let context = || ToolContext::new("c".into(), CancellationToken::new());
+        let many = context();
+        for _ in 0..MAX_DEFERRED_CONTEXTS {
+            assert_eq!(many.clone().defer_context("x"), Ok(()));
+        }
+        assert_eq!(many.defer_context("x"), Err(TooMuchDeferred));
+        assert_eq!(many.take_deferred().contexts.len(), MAX_DEFERRED_CONTEXTS);
+        let large = context();
+        assert_eq!(large.defer_context("x".repeat(MAX_DEFERRED_BYTES)), Ok(()));
+        assert_eq!(large.defer_context("x"), Err(TooMuchDeferred));
     }
 }

@@ -92,7 +92,7 @@ async fn a_refusal_of_an_attempt_that_is_not_waited_for_ends_no_wait() {
     socket.send(success(&request, &file_output("read"))).await;
     let events = stream.rest().await;
     agui::assert_success(&events);
-    assert_eq!(codes(&events), [json!(null), json!(null)]);
+    assert_eq!(codes(&events), [json!(null), json!("UNKNOWN_TOOL")]);
     socket.close().await;
     server.finish().await;
 }

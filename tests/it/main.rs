@@ -14,6 +14,7 @@ mod bad_start;
 mod browser;
 mod channel_cases;
 mod chat_pages;
+mod conclusion;
 mod concurrency;
 mod context;
 mod crash;

@@ -14,6 +14,7 @@ use devmind_domain::agent::{Permission, PlannedCall};
 use devmind_domain::canonical::hash_json;
 use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
+use devmind_domain::thread::Deferred;
 use devmind_domain::tool_call::*;
 use devmind_domain::tools::{Admission, Seen, ToolOutcome, admit};
 use devmind_ledger::{ExecuteError, execute};
@@ -36,13 +37,15 @@ pub(super) struct Carried {
     pub outcome: ToolOutcome,
     /// What the model sees of it.
     pub content: String,
+    /// What the tool left for the time after its message.
+    pub deferred: Deferred,
     /// The run was stopped while the call was under way.
     pub stopped: Option<StopReason>,
 }
 
 impl Carried {
     fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
-        Self { tool_call_id, content: outcome.content(tool), outcome, stopped: None }
+        Self { tool_call_id, content: outcome.content(tool), outcome, deferred: Deferred::default(), stopped: None }
     }
 }
 
@@ -65,8 +68,9 @@ impl Calls {
             let (code, by) = (ErrorCode::ApprovalGiven.as_str(), decider(&planned.permission));
             self.decide(&tool_call_id, request.clone(), "approval", Decision::Allow, code, &by).await?;
         }
+        let context = ToolContext::new(tool_call_id.clone(), self.signal.narrowed());
         let outcome = match admission.target {
-            Target::Server => self.run_in_server(&tool_call_id, request).await?,
+            Target::Server => self.run_in_server(&context, request).await?,
             Target::Device => match self.run_on_device(&tool_call_id, request).await? {
                 CallEnd::Outcome(outcome) => outcome,
                 // The call was sent: the prompt says that its outcome is unknown, whatever the device reports later.
@@ -81,7 +85,7 @@ impl Calls {
         if let Some(revision) = revision {
             self.call_command(&tool_call_id, ToolCallCommand::Revise(revision)).await?;
         }
-        Ok(Carried { tool_call_id, outcome, content, stopped: None })
+        Ok(Carried { tool_call_id, outcome, content, deferred: context.take_deferred(), stopped: None })
     }
 
     fn metadata(&self) -> Metadata {
@@ -101,7 +105,8 @@ impl Calls {
         self.call_command(id, ToolCallCommand::Decide { request: Box::new(request), decided }).await.map(drop)
     }
 
-    async fn run_in_server(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<ToolOutcome, Halt> {
+    async fn run_in_server(&self, context: &ToolContext, request: ToolCallRequested) -> Result<ToolOutcome, Halt> {
+        let id = &context.tool_call_id;
         let (tool, arguments) = (request.tool.clone(), request.arguments.clone());
         let dispatch = Dispatch {
             run_id: self.run.run_id.clone(),
@@ -120,8 +125,7 @@ impl Calls {
             return Ok(ToolOutcome::of(recorded));
         }
         let started_at = now();
-        let context = ToolContext { tool_call_id: id.clone(), cancel: self.signal.narrowed() };
-        let outcome = self.tools.execute(&tool, arguments, context).await;
+        let outcome = self.tools.execute(&tool, arguments, context.clone()).await;
         let (status, output, error) = match &outcome.result {
             Ok(output) => (ResultStatus::Succeeded, Some(output.clone()), None),
             Err(error) => (ResultStatus::Failed, None, Some(error.clone())),

@@ -266,6 +266,14 @@ fn a_report_of_an_attempt_that_was_never_made_is_refused() {
 }
 
 #[test]
+fn a_value_of_null_is_a_value_also_when_it_is_read_back() {
+    let event: Event =
+        ToolResultRecorded { output: Some(json!(null)), ..report(1, ResultStatus::Succeeded) }.into();
+    let read = Event::read(event.type_name(), event.version(), &event.payload());
+    assert_eq!(read.expect("it loads"), event);
+}
+
+#[test]
 fn a_settled_call_is_never_overwritten() {
     for first in EVERY_STATUS {
         for second in EVERY_STATUS {

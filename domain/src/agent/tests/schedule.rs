@@ -235,7 +235,7 @@ impl AgentPorts for World {
             schedule.end(ended);
             let observed = result(&calls[ended].call.id);
             if let ThreadEvent::ToolResultObserved(observed) = &observed {
-                let decided = self.thread.decide(ThreadCommand::ObserveResult(observed.clone()));
+                let decided = self.thread.decide(ThreadCommand::ObserveResult(observed.clone(), Deferred::default()));
                 assert!(decided.is_ok(), "{decided:?}");
             }
             self.thread.evolve(&observed);
