@@ -292,8 +292,7 @@ async fn a_stop_at_any_point_of_a_message_leaves_one_result_of_every_call_and_no
         );
         assert_eq!(order[..results.len()], results, "{done:?}: what had ended was recorded as it ended");
         assert_eq!((order.len(), codes.len()), (6, 6), "{done:?}: one result each");
-        let begun: BTreeSet<&str> =
-            facts.iter().filter(|fact| fact.is("ToolDispatched")).map(|fact| call_of(fact)).collect();
+        let begun: BTreeSet<&str> = facts.iter().filter(|fact| fact.is("ToolDispatched")).map(call_of).collect();
         for (call, tool, _) in SIX {
             let code = codes[call].as_str();
             let expected: &[Option<&str>] = match (results.contains(&call), begun.contains(call), tool) {

@@ -91,7 +91,7 @@ pub async fn search(
 #[serde(deny_unknown_fields)]
 pub struct OfConversation {
     /// The conversation.
-    conversation_id: ClientId,
+    pub(super) conversation_id: ClientId,
 }
 
 refusals!(TurnsRefusals: PERSONAL, QUERY; Forbidden, ConversationNotFound);

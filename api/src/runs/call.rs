@@ -16,7 +16,7 @@ use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::Deferred;
 use devmind_domain::tool_call::*;
-use devmind_domain::tools::{Admission, Seen, ToolOutcome, admit};
+use devmind_domain::tools::{Admission, POLICY_STAGE, Seen, ToolOutcome, admit};
 use devmind_ledger::{ExecuteError, execute};
 use devmind_projections::RunRow;
 use std::sync::Arc;
@@ -60,13 +60,21 @@ impl Calls {
         let request = requested(&self.run, &planned.call.id, &admission);
         if let Some((stage, error)) = refusal(&admission, &planned.permission) {
             let by = decider(&planned.permission);
-            self.decide(&tool_call_id, request, stage, Decision::Deny, &error.code, &by).await?;
+            self.decide(&tool_call_id, request, decided(stage, Decision::Deny, &error.code, by)).await?;
             return Ok(Carried::plain(tool_call_id, &admission.tool, ToolOutcome { result: Err(error) }));
         }
         if let Permission::Allowed(_) = &planned.permission {
             // The decision stands in the call's own stream before the call is dispatched.
             let (code, by) = (ErrorCode::ApprovalGiven.as_str(), decider(&planned.permission));
-            self.decide(&tool_call_id, request.clone(), "approval", Decision::Allow, code, &by).await?;
+            self.decide(&tool_call_id, request.clone(), decided("approval", Decision::Allow, code, by)).await?;
+        }
+        if let Permission::Granted(verdict) = &planned.permission {
+            let verdict = self.standing(verdict).await?;
+            self.decide(&tool_call_id, request.clone(), verdict.decided()).await?;
+            if verdict.decision != Decision::Allow {
+                let outcome = ToolOutcome { result: Err(verdict.error()) };
+                return Ok(Carried::plain(tool_call_id, &admission.tool, outcome));
+            }
         }
         let context = ToolContext::new(tool_call_id.clone(), self.signal.narrowed());
         let outcome = match admission.target {
@@ -92,16 +100,7 @@ impl Calls {
         self.app.server_metadata().run(&self.run.run_id).conversation(&self.run.conversation_id)
     }
 
-    async fn decide(
-        &self,
-        id: &ToolCallId,
-        request: ToolCallRequested,
-        stage: &str,
-        decision: Decision,
-        code: &str,
-        by: &str,
-    ) -> Result<(), Halt> {
-        let decided = ToolCallDecided { stage: stage.to_owned(), decision, code: code.to_owned(), by: by.to_owned() };
+    async fn decide(&self, id: &ToolCallId, request: ToolCallRequested, decided: ToolCallDecided) -> Result<(), Halt> {
         self.call_command(id, ToolCallCommand::Decide { request: Box::new(request), decided }).await.map(drop)
     }
 
@@ -182,14 +181,19 @@ pub(super) fn requested(run: &RunRow, model_call_id: &str, admission: &Admission
     }
 }
 
+fn decided(stage: &str, decision: Decision, code: &str, by: String) -> ToolCallDecided {
+    ToolCallDecided { stage: stage.to_owned(), decision, code: code.to_owned(), by }
+}
+
 /// Why a call must not be carried out, if it must not, and the stage that says so.
 fn refusal(admission: &Admission, permission: &Permission) -> Option<(&'static str, ToolError)> {
     if let Some((stage, error)) = &admission.refusal {
         return Some((stage, error.clone()));
     }
     let code = match permission {
-        Permission::NotNeeded | Permission::Allowed(_) => return None,
-        Permission::Undecided => ErrorCode::ApprovalRequired,
+        Permission::NotNeeded | Permission::Granted(_) | Permission::Allowed(_) => return None,
+        Permission::Denied(verdict) => return Some((POLICY_STAGE, verdict.error())),
+        Permission::Unjudged | Permission::Undecided => ErrorCode::ApprovalRequired,
         Permission::Rejected(_) => ErrorCode::ApprovalRejected,
         Permission::Expired => ErrorCode::ApprovalExpired,
         Permission::Cancelled => ErrorCode::ApprovalCancelled,
@@ -201,7 +205,10 @@ fn decider(permission: &Permission) -> String {
     match permission {
         Permission::Allowed(user) | Permission::Rejected(user) => format!("user:{user}"),
         Permission::Expired => "clock".to_owned(),
-        Permission::NotNeeded | Permission::Undecided | Permission::Cancelled => "pipeline".to_owned(),
+        Permission::Granted(verdict) | Permission::Denied(verdict) => verdict.by.clone(),
+        Permission::Unjudged | Permission::NotNeeded | Permission::Undecided | Permission::Cancelled => {
+            "pipeline".to_owned()
+        }
     }
 }
 

@@ -239,6 +239,10 @@ impl AgentPorts for Execution {
         self.model_round(round).await
     }
 
+    async fn judge(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+        self.hear_policies(&calls).await
+    }
+
     async fn run_tools(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
         self.carry_out(calls).await
     }

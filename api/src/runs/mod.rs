@@ -7,6 +7,7 @@ pub mod dev_call;
 mod execution;
 pub mod expiry;
 mod interrupt;
+mod judge;
 mod model_round;
 pub mod prepare;
 pub mod recover;

@@ -79,6 +79,19 @@ impl Execution {
         Ok(())
     }
 
+    pub(super) async fn hear_policies(&mut self, planned: &[PlannedCall]) -> Result<(), Halt> {
+        let (calls, somebody) = (self.calls(), self.app.policies.asks());
+        for planned in planned {
+            if let Some(reason) = self.signal.reason() {
+                return Err(Halt::Stopped(reason));
+            }
+            if let Some(judged) = calls.judge(&planned.call, planned.over_limit, somebody).await? {
+                self.approvals.judged(judged.tool_call_id, judged.call_hash, judged.verdict);
+            }
+        }
+        Ok(())
+    }
+
     fn calls(&self) -> Calls {
         let (app, run, tools) = (self.app.clone(), self.run.clone(), self.tools.clone());
         Calls { app, run, tools, signal: self.signal.of_a_part() }

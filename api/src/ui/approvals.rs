@@ -99,7 +99,7 @@ async fn answer(State(app): State<Arc<App>>, viewer: Viewer, Form(decision): For
     // The same key as the conversation's page has: whichever is pressed first counts, pressing twice is once.
     let key = format!("approval:{}", decision.interrupt_id);
     let decisions = vec![(decision.interrupt_id.as_str().into(), decision.approved)];
-    let prepared = prepare_resume(&app, &viewer.caller.user_id, key, decisions).await?;
+    let prepared = prepare_resume(&app, &viewer.caller.user_id, key, decisions, Vec::new()).await?;
     super::chat::go_on(&app, &prepared).await?;
     Ok(to(&chat_link(prepared.conversation_id.as_str())))
 }

@@ -12,7 +12,7 @@ use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
 use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
-use devmind_domain::tools::{Admission, Registry, ToolOutcome, admit};
+use devmind_domain::tools::{Admission, POLICY_STAGE, Registry, ToolOutcome, Verdict, admit};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{LedgerError, LedgerReader};
 use std::collections::BTreeSet;
@@ -143,7 +143,7 @@ impl Ports<'_> {
         let tool = admit(self.tools, &planned.call, planned.over_limit).tool;
         match self.what_if.tools.get(&tool) {
             Some(ToolPolicy::Allow) => planned.permission = Permission::NotNeeded,
-            Some(ToolPolicy::Ask) if planned.permission == Permission::NotNeeded => {
+            Some(ToolPolicy::Ask) if matches!(planned.permission, Permission::NotNeeded | Permission::Granted(_)) => {
                 planned.permission = Permission::Undecided;
             }
             Some(ToolPolicy::Ask | ToolPolicy::Deny) | None => {}
@@ -214,6 +214,19 @@ impl AgentPorts for Ports<'_> {
         }
     }
 
+    async fn judge(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+        for planned in &calls {
+            let admission = admit(self.tools, &planned.call, planned.over_limit);
+            let Some(definition) = self.tools.get(&admission.tool) else { continue };
+            let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
+            let recorded = RecordedCall::read(self.reader, &id, self.record.until()).await?.verdict();
+            // Where no policy had a word, the tool itself has it: no event says so.
+            let verdict = recorded.unwrap_or_else(|| Verdict::of_tool(definition.approval));
+            self.record.approvals.judged(id, admission.call_hash, verdict);
+        }
+        Ok(())
+    }
+
     /// Results come in the order in which the calls ended: any that the schedule of the server allows.
     async fn run_tools(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
         let calls: Vec<_> = calls.iter().map(|planned| self.with_policy(planned)).collect();
@@ -235,7 +248,7 @@ impl AgentPorts for Ports<'_> {
                 return Err(differs(position, "one result of every call", format!("a second one of {}", ids[index])));
             }
             // What had not begun when the run was cut off has a stand-in.
-            if !schedule.is_under_way(index) && !(self.record.was_cut() && !observed.ok) {
+            if !(schedule.is_under_way(index) || self.record.was_cut() && !observed.ok) {
                 let looped = format!("{} waits for the calls before it", ids[index]);
                 return Err(differs(position, looped, "it had a result before they had theirs"));
             }
@@ -282,8 +295,9 @@ fn refusal(
     }
     let code = match permission {
         _ if policy == Some(&ToolPolicy::Deny) => ErrorCode::ApprovalRejected,
-        Permission::NotNeeded | Permission::Allowed(_) => return None,
-        Permission::Undecided => ErrorCode::ApprovalRequired,
+        Permission::NotNeeded | Permission::Granted(_) | Permission::Allowed(_) => return None,
+        Permission::Denied(verdict) => return Some((POLICY_STAGE, verdict.error())),
+        Permission::Unjudged | Permission::Undecided => ErrorCode::ApprovalRequired,
         Permission::Rejected(_) => ErrorCode::ApprovalRejected,
         Permission::Expired => ErrorCode::ApprovalExpired,
         Permission::Cancelled => ErrorCode::ApprovalCancelled,
@@ -295,7 +309,7 @@ fn refusal(
 struct RecordedCall(Vec<(u64, ToolCallEvent)>);
 
 /// The stages that the loop itself decides; others speak of devices and processes.
-const PURE_STAGES: [&str; 5] = ["parse", "resolve", "validate", "limit", "approval"];
+const PURE_STAGES: [&str; 6] = ["parse", "resolve", "validate", "limit", POLICY_STAGE, "approval"];
 
 impl RecordedCall {
     async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
@@ -307,6 +321,14 @@ impl RecordedCall {
             }
         }
         Ok(Self(events))
+    }
+
+    /// What the policies decided about the call: it is what the loop was given.
+    fn verdict(&self) -> Option<Verdict> {
+        self.0.iter().find_map(|(_, event)| match event {
+            ToolCallEvent::ToolCallDecided(e) if e.stage == POLICY_STAGE => Some(Verdict::recorded(e)),
+            _ => None,
+        })
     }
 
     fn is_empty(&self) -> bool {
@@ -388,6 +410,11 @@ impl RecordedCall {
             // That a device was away or a wait was over is what the loop was given.
             (None, _) => return Ok(()),
         };
+        // Its words were the policy's, which the log has nowhere else.
+        if refusal.is_some_and(|(stage, error)| *stage == POLICY_STAGE && Some(&error.code) == observed.error.as_ref())
+        {
+            return Ok(());
+        }
         let told = expected.content(&admission.tool);
         // A run that was cut off has stand-ins instead.
         if told == observed.content || (cut && !observed.ok) {

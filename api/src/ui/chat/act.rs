@@ -150,7 +150,7 @@ pub(super) async fn decide(
         // The same card answers once, whichever tab it is pressed in.
         let key = format!("approval:{}", body.interrupt_id.as_str());
         let decisions = vec![(body.interrupt_id.id(), body.approved)];
-        go_on(&app, &prepare_resume(&app, &user, key, decisions).await?).await
+        go_on(&app, &prepare_resume(&app, &user, key, decisions, Vec::new()).await?).await
     };
     done(&headers, came.await)
 }
