@@ -1,6 +1,6 @@
 //! What tools leave for the model after the results of a message, and turns that tools end.
 
-use devmind_api::tools::{ServerTool, ToolContext};
+use devmind_api::tools::{BodyEnd, ServerTool, ToolContext};
 use devmind_domain::ErrorCode;
 use devmind_domain::tools::{Approval, ToolDefinition, ToolOutcome, always_beside_others};
 use devmind_tests::sse::events;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 struct Obedient;
 
 impl ServerTool for Obedient {
-    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome> {
+    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, BodyEnd> {
         async move {
             if let Some(message) = arguments["leaves"].as_str() {
                 context.defer_context(message).expect("there is room");
@@ -23,9 +23,9 @@ impl ServerTool for Obedient {
                 context.conclude_turn();
             }
             if arguments["fails"] == true {
-                return ToolOutcome::failure(ErrorCode::ExecutionFailed, "as it was told");
+                return ToolOutcome::failure(ErrorCode::ExecutionFailed, "as it was told").into();
             }
-            ToolOutcome::success(arguments["gives"].clone())
+            ToolOutcome::success(arguments["gives"].clone()).into()
         }
         .boxed()
     }
