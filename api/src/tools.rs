@@ -11,13 +11,17 @@ mod wrappers;
 pub use built_in::Durations;
 pub use wrappers::{Clock, Next, Wrapped, WrappedCall, Wrapper, around};
 
+use crate::code_mode::{self, RunCode};
+use crate::config::CodeMode;
 use crate::ids::now;
+use crate::runs::SubCalls;
 use built_in::{Measured, TimeLimit, durations};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::{MAX_DEFERRED_BYTES, MAX_DEFERRED_CONTEXTS};
 use devmind_domain::thread::Deferred;
 use devmind_domain::tool_call::{ResultStatus, Target};
+use devmind_domain::tool_set::ToolSetRecorded;
 use devmind_domain::tools::{
     Guard, PostExecute, Registry, RegistryError, ToolDefinition, ToolOutcome, built_in_guards, catalogue, server_tools,
 };
@@ -42,6 +46,8 @@ pub struct ToolContext {
     pub cancel: CancellationToken,
     /// What the body leaves for the time after its message.
     pub deferred: Arc<Mutex<Deferred>>,
+    /// What the body may call tools with; a call without a run has none.
+    pub sub_calls: Option<SubCalls>,
 }
 
 /// A body wants to leave more for the model than one call may.
@@ -52,7 +58,7 @@ pub struct TooMuchDeferred;
 impl ToolContext {
     /// A call that has left nothing yet.
     pub fn new(tool_call_id: ToolCallId, cancel: CancellationToken) -> Self {
-        Self { tool_call_id, cancel, deferred: Arc::default() }
+        Self { tool_call_id, cancel, deferred: Arc::default(), sub_calls: None }
     }
 
     /// Tells the model something after all results of this message, in words of the user's side, if the call succeeds.
@@ -73,6 +79,18 @@ impl ToolContext {
     /// answer is what this tool gives. What is deferred does not keep the turn open.
     pub fn conclude_turn(&self) {
         self.deferred.lock().unwrap_or_else(PoisonError::into_inner).concludes_turn = true;
+    }
+
+    /// What a call that this body made left is left by this one.
+    pub(crate) fn forward(&self, deferred: Deferred) {
+        for message in deferred.contexts {
+            if let Err(error) = self.defer_context(message) {
+                tracing::warn!(tool_call.id = %self.tool_call_id, cause = %error, "a context of a sub-call is not kept");
+            }
+        }
+        if deferred.concludes_turn {
+            self.conclude_turn();
+        }
     }
 
     /// What was left so far.
@@ -132,7 +150,11 @@ impl ServerTool for BuiltIn {
 /// Definitions, bodies, and what stands around them.
 #[derive(Clone)]
 pub struct ToolSet {
-    registry: Registry,
+    callable: Registry,
+    /// What the model sees instead, in code mode.
+    code_mode: Option<Registry>,
+    /// What is recorded before a model is offered these tools, and its id; not where this program brings all along.
+    to_record: Option<(String, ToolSetRecorded)>,
     bodies: BTreeMap<String, Arc<dyn ServerTool>>,
     guards: Vec<Guard>,
     wrappers: Vec<Arc<dyn Wrapper>>,
@@ -149,12 +171,55 @@ impl ToolSet {
         };
         let bodies = of_server.map(body).collect();
         let wrappers: Vec<Arc<dyn Wrapper>> = vec![Arc::new(Measured(durations.clone())), Arc::new(TimeLimit)];
-        Self { registry, bodies, guards: built_in_guards(), wrappers, post_execute: Arc::new([]) }
+        Self {
+            callable: registry,
+            code_mode: None,
+            to_record: None,
+            bodies,
+            guards: built_in_guards(),
+            wrappers,
+            post_execute: Arc::new([]),
+        }
     }
 
-    /// The definitions.
+    /// Lets the model see `run_code` alone, and its programs all other tools.
+    ///
+    /// # Errors
+    /// When another tool has its name.
+    pub fn enter_code_mode(&mut self, body: RunCode) -> Result<(), RegistryError> {
+        self.code_mode = Some(Registry::default());
+        self.bodies.insert(code_mode::RUN_CODE.to_owned(), Arc::new(body));
+        self.tell_of_change()
+    }
+
+    /// What is to be recorded before a model is offered these tools, and its id.
+    pub fn to_record(&self) -> Option<&(String, ToolSetRecorded)> {
+        self.to_record.as_ref()
+    }
+
+    /// What a model is offered and can call.
     pub fn registry(&self) -> &Registry {
-        &self.registry
+        self.code_mode.as_ref().unwrap_or(&self.callable)
+    }
+
+    /// What the program of a model can call.
+    pub fn callable(&self) -> &Registry {
+        &self.callable
+    }
+
+    /// The definition of a tool, whoever can call it.
+    pub fn definition(&self, name: &str) -> Option<&ToolDefinition> {
+        self.registry().get(name).or_else(|| self.callable.get(name))
+    }
+
+    /// What the model is told, and what is recorded of it, follows what there is.
+    fn tell_of_change(&mut self) -> Result<(), RegistryError> {
+        if self.code_mode.is_some() {
+            self.code_mode = Some(Registry::new([code_mode::definition(&self.callable)])?);
+        }
+        let offered = ToolSetRecorded::of(self.registry());
+        self.to_record = (offered != ToolSetRecorded::of(catalogue())).then(|| (offered.id(), offered));
+        Ok(())
     }
 
     /// Adds a tool that runs in the server.
@@ -163,9 +228,9 @@ impl ToolSet {
     /// What is wrong with its definition.
     pub fn register(&mut self, definition: ToolDefinition, body: Arc<dyn ServerTool>) -> Result<(), RegistryError> {
         let name = definition.name.clone();
-        self.registry.register(definition)?;
+        self.callable.register(definition)?;
         self.bodies.insert(name, body);
-        Ok(())
+        self.tell_of_change()
     }
 
     /// Adds a guard, before those that are there: the built-in ones have the last look.
@@ -200,8 +265,11 @@ impl ToolSet {
 
     /// Takes a tool away.
     pub fn remove(&mut self, name: &str) {
-        self.registry.remove(name);
-        self.bodies.remove(name);
+        if self.callable.remove(name) {
+            self.bodies.remove(name);
+            // It was registered before, and its definition is no worse without a tool.
+            let _ = self.tell_of_change();
+        }
     }
 
     /// Runs a tool's body. One that panics has failed; one that does not end when it is asked to is left, and nobody
@@ -248,6 +316,18 @@ impl Default for Tools {
 }
 
 impl Tools {
+    /// The tools of a process with these settings.
+    ///
+    /// # Errors
+    /// When code mode is on and this program does not know its own file.
+    pub fn new(code_mode: &CodeMode) -> anyhow::Result<Self> {
+        let tools = Self::default();
+        if code_mode.enabled {
+            tools.change(|tools| anyhow::Ok(tools.enter_code_mode(RunCode::new(code_mode)?)?))?;
+        }
+        Ok(tools)
+    }
+
     /// The tools there are now.
     pub fn current(&self) -> Arc<ToolSet> {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()

@@ -21,6 +21,8 @@ pub fn without_content(event: DomainEvent) -> Option<DomainEvent> {
         DomainEvent::Thread(event) => thread(event).map(DomainEvent::Thread),
         DomainEvent::ToolCall(event) => tool_call(event).map(DomainEvent::ToolCall),
         DomainEvent::History(event) => history(event).map(DomainEvent::History),
+        // What the operator configured: what was a person's own is in the calls.
+        DomainEvent::ToolSet(_) => None,
         DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => None,
     }
 }

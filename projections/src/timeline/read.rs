@@ -154,7 +154,8 @@ impl Found {
                     | DomainEvent::Node(_)
                     | DomainEvent::Redaction(_)
                     | DomainEvent::Projection(_)
-                    | DomainEvent::History(_) => {}
+                    | DomainEvent::History(_)
+                    | DomainEvent::ToolSet(_) => {}
                 }
             }
         }
