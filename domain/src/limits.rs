@@ -28,6 +28,10 @@ pub const MAX_TOOL_MESSAGE_CHARS: usize = 8_000;
 pub const MAX_TOOL_RETRIES: u32 = 5;
 /// Tool calls of one message that are under way at once, at most.
 pub const MAX_PARALLEL_CALLS: usize = 10;
+/// What one tool call leaves for the model after all results of its message: messages, and bytes of them all, at most.
+pub const MAX_DEFERRED_CONTEXTS: usize = 8;
+/// See [`MAX_DEFERRED_CONTEXTS`].
+pub const MAX_DEFERRED_BYTES: usize = 64 << 10;
 /// Steps of calls that a device carries out at once, at most, and so calls of one message that it is sent at once.
 pub const DEVICE_SLOTS: usize = 4;
 /// Questions to the model in one run, at most.

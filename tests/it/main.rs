@@ -15,6 +15,7 @@ mod browser;
 mod channel_cases;
 mod chat_pages;
 mod code_mode;
+mod conclusion;
 mod concurrency;
 mod context;
 mod crash;

@@ -95,7 +95,8 @@ fn thread(mut event: ThreadEvent) -> Option<ThreadEvent> {
         }
         ThreadEvent::ModelFailed(e) => redacted_text(&mut e.message),
         ThreadEvent::ToolResultObserved(e) => redacted_text(&mut e.content),
-        ThreadEvent::ThreadStarted(_) | ThreadEvent::ModelRequested(_) => return None,
+        ThreadEvent::ContextDeferred(e) => redacted_text(&mut e.message),
+        ThreadEvent::ThreadStarted(_) | ThreadEvent::ModelRequested(_) | ThreadEvent::TurnConcluded(_) => return None,
     }
     Some(event)
 }

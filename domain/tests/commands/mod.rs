@@ -71,12 +71,16 @@ impl Domain for Thread {
                 message: "silent".into(),
                 retriable: true,
             }),
-            _ => ThreadCommand::ObserveResult(ToolResultObserved {
-                tool_call_id: ToolCallId::of(&"g".into(), random.of(&["a", "b", "a~1.1", "~1.0", "~1.1", "b~1.1"])),
-                ok: true,
-                content: "{}".into(),
-                error: None,
-            }),
+            _ => {
+                let result = ToolResultObserved {
+                    tool_call_id: ToolCallId::of(&"g".into(), random.of(&["a", "b", "a~1.1", "~1.0", "~1.1", "b~1.1"])),
+                    ok: random.one_in(2),
+                    content: "{}".into(),
+                    error: None,
+                };
+                let contexts = (0..random.below(3)).map(|n| format!("context {n}")).collect();
+                ThreadCommand::ObserveResult(result, Deferred { contexts, concludes_turn: random.one_in(8) })
+            }
         }
     }
 }

@@ -59,7 +59,9 @@ impl Calls {
             | ThreadEvent::ModelRequested(_)
             | ThreadEvent::AnswerProgressed(_)
             | ThreadEvent::ModelResponded(_)
-            | ThreadEvent::ModelFailed(_) => {}
+            | ThreadEvent::ModelFailed(_)
+            | ThreadEvent::ContextDeferred(_)
+            | ThreadEvent::TurnConcluded(_) => {}
         }
     }
 

@@ -171,7 +171,9 @@ impl Found {
             | ThreadEvent::ModelRequested(_)
             | ThreadEvent::AnswerProgressed(_)
             | ThreadEvent::ModelFailed(_)
-            | ThreadEvent::ToolResultObserved(_) => {}
+            | ThreadEvent::ToolResultObserved(_)
+            | ThreadEvent::ContextDeferred(_)
+            | ThreadEvent::TurnConcluded(_) => {}
         }
         self.threads.insert(thread);
     }
