@@ -44,6 +44,7 @@ fn content_is_what_people_models_and_tools_said_and_nothing_else_goes() {
             "ToolResultObserved: content",
             "ToolCallRequested: arguments",
             "ToolResultRecorded: error output",
+            "DeviceDescribed: computer workspace",
             "ForeignRecordKept: text",
         ]
     );

@@ -1,6 +1,7 @@
 // The chat, as its users go through it. The model says what a test tells it, when the test tells it.
 
 import assert from "node:assert/strict";
+import { basename } from "node:path";
 import { after, before, test } from "node:test";
 import { assertFits, launch, open, picture, seriousFaults } from "./lib/browser.mjs";
 import { call, Model, say, stepwise } from "./lib/model.mjs";
@@ -408,6 +409,9 @@ test("the line about local tools says connected, and when they are not, why and 
   await line.getByText("no device of ann has connected").waitFor();
   const device = await Device.start(server, { files: workspace(), confirm: "deny" });
   await line.getByText("Local tools: connected").waitFor();
+  await line.getByText(basename(device.files)).waitFor();
+  await page.getByLabel("Tools of").getByRole("option", { name: basename(device.files) }).waitFor({ state: "attached" });
+  assert.ok(!(await page.content()).includes(device.files), "the workspace's name is told, not where it is");
   await device.stop();
   await line.getByText("not connected").first().waitFor();
   await line.getByText("Start it again with").waitFor();

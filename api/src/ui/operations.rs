@@ -11,6 +11,7 @@ use crate::state::App;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
+use devmind_domain::ids::UserId;
 use devmind_projections::{DeviceRow, ProjectionStatus, ToolCallRow};
 use maud::{Markup, html};
 use std::collections::BTreeSet;
@@ -59,7 +60,7 @@ async fn show(State(app): State<Arc<App>>, viewer: Viewer) -> PageResult {
         h2 { "Views" }
         (projections(&views))
         h2 { @if all { "Devices" } @else { "Your devices" } }
-        (devices_table(&devices, all))
+        (devices_table(&devices, all, &caller.user_id))
         h2 { @if all { "Calls without a final outcome" } @else { "Your calls without a final outcome" } }
         (calls_list(&calls, more))
     };
@@ -105,7 +106,8 @@ fn projections(views: &[ProjectionStatus]) -> Markup {
     }
 }
 
-fn devices_table(devices: &[DeviceRow], owners: bool) -> Markup {
+/// What a computer and its workspace are called is for their own user to see.
+fn devices_table(devices: &[DeviceRow], owners: bool, viewer: &UserId) -> Markup {
     if devices.is_empty() {
         return empty(
             "No device has connected",
@@ -118,7 +120,13 @@ fn devices_table(devices: &[DeviceRow], owners: bool) -> Markup {
                 thead { tr { th scope="col" { "Device" } @if owners { th scope="col" { "Owner" } } th scope="col" { "State" } th scope="col" { "Last seen" } th.number scope="col" { "Tools" } } }
                 tbody { @for device in devices {
                     tr {
-                        th scope="row" { a href=(format!("/log?stream={}", utf8_percent(&format!("device/{}/{}", device.user_id, device.device_id)))) { (text::inline(device.device_id.as_str())) } }
+                        th scope="row" { a href=(format!("/log?stream={}", utf8_percent(&format!("device/{}/{}", device.user_id, device.device_id)))) { (text::inline(device.device_id.as_str())) }
+                            @if device.user_id == *viewer {
+                                @for (what, name) in [("workspace", &device.workspace), ("computer", &device.computer)] {
+                                    @if let Some(name) = name { " " span.hint { (what) " " (text::inline(name)) } }
+                                }
+                            }
+                        }
                         @if owners { td { (text::inline(device.user_id.as_str())) } }
                         td {
                             @if device.online { (chip(Tone::Good, "connected")) }

@@ -120,6 +120,7 @@ impl Runs {
             | DeviceEvent::ToolRegistrySynced(_)
             | DeviceEvent::DeviceDisconnected(_)
             | DeviceEvent::DeviceReplaced(_)
+            | DeviceEvent::DeviceDescribed(_)
             | DeviceEvent::DeviceRead(_) => {}
         }
     }

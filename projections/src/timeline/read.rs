@@ -239,6 +239,7 @@ impl Found {
             DeviceEvent::DeviceTicketIssued(_)
             | DeviceEvent::DeviceTicketConsumed(_)
             | DeviceEvent::DeviceRead(_)
+            | DeviceEvent::DeviceDescribed(_)
             | DeviceEvent::ToolRegistrySynced(_) => false,
         }
     }
