@@ -10,6 +10,7 @@ mod extract;
 mod fields;
 mod health;
 pub(crate) mod ledger;
+pub(crate) mod ledger_stream;
 mod metrics;
 mod openapi;
 mod proofs;
@@ -70,6 +71,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(dev::call_tool))
         .routes(routes!(usage::list))
         .routes(routes!(ledger::events))
+        .routes(routes!(ledger_stream::events))
         .routes(routes!(ledger::state))
         .routes(routes!(proofs::checkpoint))
         .routes(routes!(proofs::inclusion))

@@ -100,6 +100,6 @@ async fn answer(State(app): State<Arc<App>>, viewer: Viewer, Form(decision): For
     let key = format!("approval:{}", decision.interrupt_id);
     let decisions = vec![(decision.interrupt_id.as_str().into(), decision.approved)];
     let prepared = prepare_resume(&app, &viewer.caller.user_id, key, decisions).await?;
-    super::chat::go_on(&app, &prepared).await?;
+    super::chat::go_on(&app, &viewer.caller.user_id, &prepared).await?;
     Ok(to(&chat_link(prepared.conversation_id.as_str())))
 }

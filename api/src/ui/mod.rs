@@ -16,7 +16,7 @@ mod session;
 mod shortcuts;
 pub mod text;
 
-pub use audit::Verification;
+pub use audit::{Kept as KeptBundles, Verification};
 pub use error::PageResult;
 pub use session::{Viewer, utf8_percent};
 

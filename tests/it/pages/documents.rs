@@ -1,10 +1,7 @@
 //! Pages as documents: what they load, that text from outside is text, how large a first paint is.
 
-use super::{Browser, Story};
-use devmind_domain::event::{Actor, AggregateType, Metadata, NewEvent, StreamId};
-use devmind_domain::thread::{AnswerProgressed, ThreadEvent};
-use devmind_ledger::{Append, StreamAppend};
-use devmind_tests::{Asked, Question, TestServer, new_id};
+use super::{Browser, Story, lengthen};
+use devmind_tests::{Question, TestServer};
 
 /// Bytes of a first paint, at most, as they travel (nothing is compressed).
 const FIRST_PAINT_BYTES: usize = 100_000;
@@ -65,29 +62,6 @@ async fn what_people_wrote_is_shown_as_text_and_turns_nothing_round() {
     let page = ann.get(&format!("/history/{}", asked.conversation_id)).await.ok();
     assert!(page.len() < 40_000 && page.contains("Read all of it"), "{} bytes", page.len());
     story.server.finish().await;
-}
-
-/// Adds facts to the run's thread until it has so many events.
-async fn lengthen(server: &TestServer, asked: &Asked, events: usize) {
-    let app = server.app();
-    let reader = app.ledger.reader();
-    let thread = server.log().of("ThreadStarted").await[0].stream_id.clone();
-    let stream = StreamId::new(AggregateType::Thread, thread);
-    let version = reader.read_stream(&stream, 0).await.unwrap().len() as u64;
-    let metadata = Metadata::new(Actor::server(&"test".into()), "test".into())
-        .run(&asked.run_id.as_str().into())
-        .conversation(&asked.conversation_id.as_str().into());
-    let events = (0..events).map(|number| {
-        let text = format!("{number} of many words that were streamed before this one, <b>and more</b> of them");
-        let event = ThreadEvent::AnswerProgressed(AnswerProgressed {
-            run_id: asked.run_id.as_str().into(),
-            message_id: "m".into(),
-            text,
-        });
-        NewEvent { event_id: new_id(), event: event.into(), metadata: metadata.clone() }
-    });
-    let append = StreamAppend { stream, expected_version: version, events: events.collect() };
-    app.ledger.append(Append { streams: vec![append], idempotency: None }).await.unwrap();
 }
 
 #[tokio::test]

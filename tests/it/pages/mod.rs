@@ -7,8 +7,11 @@ mod documents;
 mod past;
 mod people;
 
+use devmind_domain::event::{Actor, AggregateType, Metadata, NewEvent, StreamId};
+use devmind_domain::thread::{AnswerProgressed, ThreadEvent};
+use devmind_ledger::{Append, StreamAppend};
 use devmind_tests::sse::interrupts;
-use devmind_tests::{Asked, Question, TestServer};
+use devmind_tests::{Asked, Question, TestServer, new_id};
 use reqwest::header::HeaderMap;
 
 /// A browser without scripts.
@@ -91,7 +94,9 @@ impl Browser {
             "--b\r\ncontent-disposition: form-data; name=\"bundle\"; filename=\"x.jsonl\"\r\n\r\n{bundle}\r\n--b--\r\n"
         );
         let request = self.http.post(format!("{}/bundles", self.base)).header("origin", &self.base);
-        self.send(request.header("content-type", "multipart/form-data; boundary=b").body(body)).await
+        let shown = self.send(request.header("content-type", "multipart/form-data; boundary=b").body(body)).await;
+        // A sound bundle has pages of its own.
+        if shown.status == 303 { self.get(shown.header("location")).await } else { shown }
     }
 }
 
@@ -142,4 +147,27 @@ impl Story {
             format!("/history/{conversation}/changes?from=1"),
         ]
     }
+}
+
+/// Adds so many facts to the run's thread.
+async fn lengthen(server: &TestServer, asked: &Asked, events: usize) {
+    let app = server.app();
+    let reader = app.ledger.reader();
+    let thread = server.log().of("ThreadStarted").await[0].stream_id.clone();
+    let stream = StreamId::new(AggregateType::Thread, thread);
+    let version = reader.read_stream(&stream, 0).await.unwrap().len() as u64;
+    let metadata = Metadata::new(Actor::server(&"test".into()), "test".into())
+        .run(&asked.run_id.as_str().into())
+        .conversation(&asked.conversation_id.as_str().into());
+    let events = (0..events).map(|number| {
+        let text = format!("{number} of many words that were streamed before this one, <b>and more</b> of them");
+        let event = ThreadEvent::AnswerProgressed(AnswerProgressed {
+            run_id: asked.run_id.as_str().into(),
+            message_id: "m".into(),
+            text,
+        });
+        NewEvent { event_id: new_id(), event: event.into(), metadata: metadata.clone() }
+    });
+    let append = StreamAppend { stream, expected_version: version, events: events.collect() };
+    app.ledger.append(Append { streams: vec![append], idempotency: None }).await.unwrap();
 }

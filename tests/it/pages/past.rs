@@ -1,6 +1,6 @@
 //! The log as pages: the past, following live, the verification.
 
-use super::{Browser, Story};
+use super::{Browser, Story, lengthen};
 use devmind_api::ids::now;
 use devmind_tests::{Question, eventually};
 use eventsource_stream::Eventsource;
@@ -100,5 +100,28 @@ async fn a_verification_from_the_page_holds_and_names_the_first_bad_position_of_
          CREATE TRIGGER events_no_update {trigger} END;"
     );
     story.server.change_ledger(&mend).await;
+    story.server.finish().await;
+}
+
+#[tokio::test]
+async fn time_travel_goes_to_the_end_of_a_conversation_of_thousands_of_events() {
+    let story = Story::tell().await;
+    for _ in 0..6 {
+        lengthen(&story.server, &story.asked, 1_000).await;
+    }
+    let ann = Browser::of(&story.server, "ann");
+    let page = format!("/history/{}", story.asked.conversation_id);
+    let step = |page: &str, name: &str| {
+        let place = page.split(&format!("data-travel=\"{name}\"")).next().filter(|before| before.len() < page.len())?;
+        place.rsplit("at=").next()?.split('"').next()?.parse::<u64>().ok()
+    };
+    let last = story.server.log().of("AnswerProgressed").await.last().expect("many").position;
+    let now = ann.get(&page).await.ok();
+    assert_eq!(step(&now, "back"), Some(last - 1));
+    let then = ann.get(&format!("{page}?at={}", last - 1)).await.ok();
+    assert_eq!((step(&then, "back"), step(&then, "on")), (Some(last - 2), Some(last)));
+    let first = step(&then, "first").expect("the first");
+    let begun = ann.get(&format!("{page}?at={first}")).await.ok();
+    assert_eq!((step(&begun, "back"), step(&begun, "on")), (None, Some(first + 1)));
     story.server.finish().await;
 }
