@@ -8,6 +8,7 @@ use crate::nodes::{MAX_NODE_LEASE_MS, MIN_NODE_LEASE_MS, NODE_LEASE_MS};
 use devmind_domain::ErrorCode;
 use devmind_domain::event::Role;
 use devmind_domain::limits::{APPROVAL_LIFETIME_MS, MODEL_FIRST_BYTE_MS, MODEL_IDLE_MS};
+use devmind_domain::tools::{PolicyRule, Rules};
 use devmind_ledger::{Place, PostgresUrl};
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
@@ -49,6 +50,11 @@ pub struct ServerConfig {
     pub model_idle_ms: u64,
     /// How long a person may take to answer an approval (milliseconds); 0: for ever.
     pub approval_lifetime_ms: i64,
+    /// Whether people are asked about calls in the conversation. Without it, a call that somebody would be asked about is
+    /// refused (`APPROVAL_UNAVAILABLE`); what a device asks its user stays.
+    pub approvals: bool,
+    /// Rules about calls of tools, in their order; the first that is about a call counts.
+    pub policies: Vec<PolicyRule>,
     /// How much others may have of the process.
     pub limits: Limits,
     /// The file of the key that signs checkpoints; absent: one that is made in the data folder.
@@ -87,6 +93,8 @@ impl Default for ServerConfig {
             model_first_byte_ms: MODEL_FIRST_BYTE_MS,
             model_idle_ms: MODEL_IDLE_MS,
             approval_lifetime_ms: APPROVAL_LIFETIME_MS,
+            approvals: true,
+            policies: Vec::new(),
             limits: Limits::default(),
             checkpoint_key: None,
         }
@@ -167,6 +175,7 @@ impl ServerConfig {
             "model_first_byte_ms",
             "model_idle_ms",
             "approval_lifetime_ms",
+            "approvals",
             "checkpoint_key",
         ];
         let config: Self = figment
@@ -216,10 +225,19 @@ impl ServerConfig {
         if let Some(problem) = self.limits.problem() {
             return Err(ConfigError::invalid(problem));
         }
+        self.rules()?;
         if let Some(model) = &self.model {
             model.check()?;
         }
         Ok(self)
+    }
+
+    /// The rules about calls of tools.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` naming the first rule that cannot be used.
+    pub fn rules(&self) -> Result<Rules, ConfigError> {
+        Rules::new(&self.policies).map_err(|error| ConfigError::invalid(error.to_string()))
     }
 
     /// Where the log is kept, and where the views are.
@@ -316,6 +334,9 @@ mod tests {
             ("[[users]]\nname = \"ann\"\ntoken_sha256 = \"12\"\nrole = \"root\"", "root"),
             (&[user("ann", 'a', ""), user("bob", 'A', "")].concat(), "stands twice"),
             (&["listen = \"0.0.0.0:1\"\n".to_owned(), user("ann", 'a', "disabled = true")].concat(), "devmind token"),
+            ("[[policies]]\nid = \"r\"\ndecision = \"alow\"", "policies.0.decision"),
+            ("[[policies]]\nid = \"r\"\ndecision = \"deny\"\ntoll = \"a\"", "toll"),
+            ("[[policies]]\nid = \"r\"\ndecision = \"deny\"\ntool = \"[\"", "policies: rule 1 (\"r\"): tool"),
             ("[limits]\nconnections = 0", "limits.connections"),
             ("[limits]\nconections = 1", "conections"),
             ("[model]\nbase_url = \"ftp://x\"\nname = \"m\"", "MODEL_BASE_URL"),

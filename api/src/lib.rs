@@ -19,6 +19,7 @@ pub mod limits;
 pub mod model;
 pub mod nodes;
 pub mod places;
+pub mod policies;
 pub mod runs;
 mod say;
 pub mod state;

@@ -16,6 +16,7 @@ use crate::model::{self, Model};
 use crate::nodes::lease::{Kept, look_after_others};
 use crate::nodes::{self, Nodes, news};
 use crate::places::{self, Places};
+use crate::policies::Policies;
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, StopReason};
@@ -207,6 +208,7 @@ impl Server {
             nodes,
             lease,
             tools: Tools::default(),
+            policies: Policies::new(config.rules()?, config.approvals),
             gateway: Gateway::new(&config.limits),
             open_streams: Places::new(u32::MAX, MAX_OPEN_STREAMS),
             limits: config.limits.clone(),

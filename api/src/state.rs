@@ -7,6 +7,7 @@ use crate::model::Model;
 use crate::nodes::Nodes;
 use crate::nodes::lease::Kept;
 use crate::places::{Places, Turns};
+use crate::policies::Policies;
 use crate::runs::ActiveRuns;
 use crate::tools::Tools;
 use crate::ui::{KeptBundles, Verification};
@@ -54,6 +55,8 @@ pub struct App {
     pub approval_lifetime_ms: Option<i64>,
     /// The tools there are.
     pub tools: Tools,
+    /// What is allowed, asked about and refused of their calls.
+    pub policies: Policies,
     /// Devices and their calls.
     pub gateway: Gateway,
     /// The other processes of this ledger.

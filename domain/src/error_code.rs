@@ -65,6 +65,8 @@ error_codes! {
     InterruptClosed = "INTERRUPT_CLOSED", 409, false, "the approval is no longer open; read the turn again";
     InterruptExpired = "INTERRUPT_EXPIRED", 409, false, "the time to answer is over; continue the run or ask anew";
     InterruptMismatch = "INTERRUPT_MISMATCH", 400, false, "resume[].interruptId must name the approvals that were answered";
+    GrantRefused = "GRANT_REFUSED", 409, false, "answer this approval alone; the message says why it cannot count for the whole conversation";
+    GrantNotFound = "GRANT_NOT_FOUND", 404, false, "check grant_id: read the conversation's permissions again";
     RunAlreadyClaimed = "RUN_ALREADY_CLAIMED", 409, false, "a run is executed once; ask a new question";
     RunNotActive = "RUN_NOT_ACTIVE", 409, false, "the run has ended, or another server process owns it";
     RunMismatch = "RUN_MISMATCH", 400, false, "threadId must be the conversation_id that the run belongs to";
@@ -93,6 +95,10 @@ error_codes! {
     ApprovalGiven = "APPROVAL_GIVEN", 409, false, "a person allowed exactly this call";
     ApprovalRejected = "APPROVAL_REJECTED", 403, false, "a person said no to this call";
     ApprovalExpired = "APPROVAL_EXPIRED", 403, false, "nobody decided in time; this is not a refusal";
+    ApprovalUnavailable = "APPROVAL_UNAVAILABLE", 403, false, "a person would have to decide, and nobody can be asked here";
+    ToolAllowed = "TOOL_ALLOWED", 409, false, "a policy, a permission for the conversation or the tool itself allows the call";
+    ToolDenied = "TOOL_DENIED", 403, false, "a policy refuses this call; asking again changes nothing";
+    PolicyFailed = "POLICY_FAILED", 500, false, "a policy has a fault, and what it cannot judge is refused; the server's log says more";
     ApprovalCancelled = "APPROVAL_CANCELLED", 403, false, "the approval was taken back before anybody decided";
     ToolNotStarted = "TOOL_NOT_STARTED", 409, false, "the run ended before this call was begun";
     ToolLimitReached = "TOOL_LIMIT_REACHED", 429, false, "a run may use a limited number of tools; answer with what there is";
@@ -212,7 +218,8 @@ mod tests {
             PATH_NOT_FOUND NOT_A_FILE REQUEST_EXPIRED CONFIRMATION_REJECTED CONFIRMATION_EXPIRED CANCELLED_BY_SERVER \
             FILE_CHANGED EXECUTION_TIMEOUT FILE_TOO_LARGE NOT_TEXT IO_ERROR RESULT_TOO_LARGE NOT_EXECUTED \
             DEVICE_RESTARTED OUTPUT_NOT_STORED JOURNAL_ROLLED_BACK";
-        let pipeline = "UNKNOWN_TOOL INVALID_ARGUMENTS TOOL_TIMEOUT ABORTED_BEFORE_DISPATCH TOOL_LIMIT_REACHED \
+        let pipeline = "UNKNOWN_TOOL INVALID_ARGUMENTS TOOL_DENIED APPROVAL_REJECTED APPROVAL_EXPIRED APPROVAL_CANCELLED \
+            APPROVAL_UNAVAILABLE TOOL_TIMEOUT ABORTED_BEFORE_DISPATCH TOOL_LIMIT_REACHED \
             RESULT_UNKNOWN EXECUTION_FAILED";
         for code in [conversations, calling_a_device, refused, device_answers, pipeline].map(str::split_whitespace) {
             code.for_each(|code| assert!(ErrorCode::parse(code).is_some(), "{code} is not in the table"));

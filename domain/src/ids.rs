@@ -53,6 +53,8 @@ ids! {
     ThreadId,
     /// A pause for a person's decision.
     InterruptId,
+    /// What a person allowed for the whole of a conversation.
+    GrantId,
     /// One intent of the model to use a tool: `graph_thread_id + ":" + model call id`.
     ToolCallId,
     /// One installed device program on one computer.

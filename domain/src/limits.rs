@@ -16,6 +16,10 @@ pub const MAX_MODEL_CALL_ID_CHARS: usize = 100;
 pub const CONTEXT_TURNS: usize = 20;
 /// Tool calls of one run that are carried out, at most; later ones get `TOOL_LIMIT_REACHED`.
 pub const MAX_TOOL_CALLS_PER_RUN: u32 = 16;
+/// Tool calls of one message that are under way at once, at most.
+pub const MAX_PARALLEL_CALLS: usize = 10;
+/// Steps of calls that a device carries out at once, at most, and so calls of one message that it is sent at once.
+pub const DEVICE_SLOTS: usize = 4;
 /// Questions to the model in one run, at most.
 pub const MAX_MODEL_ROUNDS_PER_RUN: u32 = 24;
 /// Bytes of one model answer (text and arguments together), at most.

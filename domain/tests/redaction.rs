@@ -35,6 +35,7 @@ fn content_is_what_people_models_and_tools_said_and_nothing_else_goes() {
             "TurnPrepared: content",
             "TurnRerunPrepared: content",
             "InterruptRaised: arguments message",
+            "ToolGrantGiven: scope",
             "RunSucceeded: answer",
             "RunFailed: error_message partial_text",
             "RunCancelled: partial_text",

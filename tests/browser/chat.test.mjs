@@ -172,6 +172,39 @@ test("an approval shows arguments, deadline and scope; a denied call does not ru
   await close();
 });
 
+test("what is allowed for the conversation is not asked again there, is listed, and asked about once it is taken back", async () => {
+  const { page, turn, close } = await chat();
+  model.willReply(call(["demo_text", {}]), say("Allowed from now on."));
+  await ask(page, "Show the text, and again later");
+  await stands(page, 1, "waiting for your approval");
+  await turn(1).locator(".grant summary").click();
+  const scope = turn(1).getByLabel("Without asking again");
+  assert.deepEqual(await scope.locator("option").allTextContents(), ["demo_text, every call"], "the exact scope, and no wider one");
+  await picture(page, "chat-grant");
+  await turn(1).getByRole("button", { name: "Allow for this conversation" }).click();
+  await turn(1).getByText("Allowed from now on.").waitFor();
+  model.willReply(call(["demo_text", {}]), say("Not asked."));
+  await ask(page, "Again");
+  await turn(2).getByText("Not asked.").waitFor();
+  assert.equal(await turn(2).locator(".approval").count(), 0);
+  const place = page.url();
+  await turn(2).getByRole("link", { name: /What happened/ }).click();
+  await page.locator("details.group").filter({ hasText: "Tool call" }).locator("summary").first().click();
+  await page.locator("li.event").filter({ hasText: "by grant" }).first().waitFor();
+  await page.goto(`${server.url}/approvals`);
+  const listed = page.getByRole("listitem").filter({ hasText: "demo_text" }).filter({ hasText: "every call" });
+  await listed.first().waitFor();
+  await picture(page, "approvals-grants");
+  assert.deepEqual(await seriousFaults(page), []);
+  await listed.getByRole("button", { name: "Take back" }).first().click();
+  await page.getByText("each call that needs a person is asked about").waitFor();
+  await page.goto(place);
+  model.willReply(call(["demo_text", {}]));
+  await ask(page, "And again");
+  await stands(page, 3, "waiting for your approval");
+  await close();
+});
+
 test("an edit while an approval waits takes the approval back", async () => {
   const { page, turn, close } = await chat();
   model.willReply(call(["demo_text", {}]), say("Hello."));

@@ -120,7 +120,7 @@ async fn a_resume_must_name_every_open_approval_and_then_all_are_answered_in_one
     assert!(server.log().of("ToolDispatched").await.is_empty(), "part of the answers begins nothing");
     let events = run(&ann, &resume("r3", &[answer(&open[0], true), answer(&open[1], false)])).await;
     agui::assert_success(&events);
-    let verdicts: Vec<_> = agui::results(&events).iter().map(|result| result["ok"].clone()).collect();
+    let verdicts: Vec<_> = agui::results_by_call(&events).iter().map(|result| result["ok"].clone()).collect();
     assert_eq!(verdicts, [json!(true), json!(false)]);
     assert_eq!(server.log().of("ToolDispatched").await.len(), 1);
     server.finish().await;

@@ -135,7 +135,7 @@ async fn several_answers_come_in_one_request_which_is_all_or_nothing() {
     let reply = post(json!([one(&open[0], true), one(&open[1], false)])).await.ok();
     assert_eq!(post(json!([one(&open[0], true), one(&open[1], true)])).await.status, 409);
     let events = ann.resume(&asked, &run_id(&reply), &open).await;
-    let verdicts: Vec<_> = agui::results(&events).iter().map(|result| result["ok"].clone()).collect();
+    let verdicts: Vec<_> = agui::results_by_call(&events).iter().map(|result| result["ok"].clone()).collect();
     assert_eq!(verdicts, [json!(true), json!(false)]);
     server.finish().await;
 }

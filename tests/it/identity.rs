@@ -97,6 +97,7 @@ fn cases(own: &Anns) -> Vec<Case> {
         list("get /api/conversations"),
         read("get /api/conversations", "user_id=ann".to_owned()),
         read("get /api/turns", format!("conversation_id={conversation}")),
+        read("get /api/conversations/grants", format!("conversation_id={conversation}")),
         read("get /api/tool-calls", format!("conversation_id={conversation}")),
         read("get /api/tool-calls", format!("run_id={}", answered.run_id)),
         read("get /api/tool-calls", format!("tool_call_id={tool_call_id}")),
@@ -132,6 +133,13 @@ fn cases(own: &Anns) -> Vec<Case> {
         change("post /api/turns/rerun", json!({ "turn_id": to_delete.turn_id, "idempotency_key": new_id() })),
         change("post /api/conversations/rename", json!({ "conversation_id": conversation, "title": "mine" })),
         change("post /api/conversations/delete", json!({ "conversation_id": to_delete.conversation_id })),
+        Case {
+            expect: [NOBODY, READ_ONLY, FORBIDDEN, FORBIDDEN, (404, "GRANT_NOT_FOUND")],
+            ..change(
+                "post /api/conversations/grants/revoke",
+                json!({ "conversation_id": conversation, "grant_id": "none" }),
+            )
+        },
         change("post /api/runs/stop", json!({ "run_id": to_stop.run_id })),
         change("post /api/agent", to_run.input()),
         change(

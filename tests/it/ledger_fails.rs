@@ -8,8 +8,9 @@ use devmind_tests::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 
+/// The second waits for the first: what is not known runs alone.
 const TWO_CALLS: [(&str, &str, &str); 2] =
-    [("a", "workspace_read_file", r#"{"path":"x"}"#), ("b", "add", r#"{"a":1,"b":1}"#)];
+    [("a", "workspace_read_file", r#"{"path":"x"}"#), ("b", "no_such_tool", "{}")];
 
 struct World {
     server: TestServer,

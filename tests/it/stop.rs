@@ -109,20 +109,21 @@ async fn stopping_a_run_that_has_ended_answers_how_it_ended_and_changes_nothing(
     server.finish().await;
 }
 
-/// B06, B10: A has finished, B is on the device, C was not begun.
+/// B06, B10: A has finished, B is on the device, C (what is not known runs alone) was not begun.
 #[tokio::test]
 async fn a_stop_while_the_device_works_leaves_one_result_for_every_call_and_the_next_prompt_is_whole() {
     let calls = [
         ("a", "add", r#"{"a":1,"b":2}"#),
         ("b", "workspace_read_file", r#"{"path":"x"}"#),
-        ("c", "add", r#"{"a":1,"b":1}"#),
+        ("c", "no_such_tool", "{}"),
     ];
     let model = ScriptedModel::new([Script::calls(&calls), Script::say("fine")]);
     let server = TestServer::with_scripted(model.clone()).await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
     let mut socket = device.online(&ann).await;
     let asked = ann.ask(&Question::new("go").on(&device.device_id)).await;
-    let stream = ann.stream(&asked).await;
+    let mut stream = ann.stream(&asked).await;
+    stream.until("a's result", |event| event["type"] == "TOOL_CALL_RESULT").await;
     let request = socket.expect("tool.call.request").await;
     assert_eq!(ann.stop(&asked.run_id).await, "cancelled");
     assert_eq!(socket.expect("tool.call.cancel").await["tool_call_id"], request["tool_call_id"]);

@@ -31,6 +31,13 @@ pub fn results(events: &[Value]) -> Vec<Value> {
     results.map(|event| serde_json::from_str(text(event, "content")).expect("a result is JSON")).collect()
 }
 
+/// The same by the ids of the calls: those of one message come in the order in which the calls ended.
+pub fn results_by_call(events: &[Value]) -> Vec<Value> {
+    let mut sorted: Vec<Value> = events.iter().filter(|event| event["type"] == "TOOL_CALL_RESULT").cloned().collect();
+    sorted.sort_by(|one, other| text(one, "toolCallId").cmp(text(other, "toolCallId")));
+    results(&sorted)
+}
+
 /// The last event.
 pub fn last(events: &[Value]) -> &Value {
     events.last().expect("a stream is never empty")

@@ -3,6 +3,7 @@
 
 use crate::log::Log;
 use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
+use devmind_domain::tools::{Registry, catalogue};
 use devmind_ledger::verify::{Published, verify};
 use devmind_ledger::{LedgerReader, Place};
 use devmind_replay_tools::replay::{Outcome, Replayed, WhatIf, replay_all};
@@ -126,12 +127,17 @@ impl Data {
 
     /// Fails unless the log verifies, the views equal their rebuild, and the runs replay to the same decisions.
     pub async fn check(&self) {
-        check(&self.views_place(), &self.log().await.0).await;
+        self.check_with(catalogue()).await;
+    }
+
+    /// The same where runs had these tools.
+    pub async fn check_with(&self, tools: &Registry) {
+        check(&self.views_place(), &self.log().await.0, tools).await;
     }
 }
 
 /// Fails unless the log verifies, the views equal their rebuild, and the runs replay to the same decisions.
-pub async fn check(views: &Place, reader: &LedgerReader) {
+pub async fn check(views: &Place, reader: &LedgerReader, tools: &Registry) {
     let report = verify(reader, Published::default(), |_, _| {}).await.expect("the log can be verified");
     assert!(report.is_sound(), "the log does not verify: {:#?}", report.findings);
     let report = devmind_projections::check(views, reader, |_, _| {}).await.expect("the views can be checked");
@@ -142,6 +148,6 @@ pub async fn check(views: &Place, reader: &LedgerReader) {
             differing.push(replayed);
         }
     };
-    replay_all(reader, &WhatIf::default(), each).await.expect("the runs can be replayed");
+    replay_all(reader, tools, &WhatIf::default(), each).await.expect("the runs can be replayed");
     assert!(differing.is_empty(), "runs replay to other decisions: {differing:#?}");
 }

@@ -165,14 +165,15 @@ impl TestServer {
         for projection in app.views.status().await.expect("the views tell how they stand") {
             assert!(projection.failed.is_none(), "{projection:?}");
         }
-        data::check(&self.data.views_place(), app.ledger.reader()).await;
+        let tools = app.tools.current();
+        data::check(&self.data.views_place(), app.ledger.reader(), tools.registry()).await;
         self.handle.take().expect("a running server").stop().await;
         let facts = self.data.log().await.all().await;
         // Judged by this server's own events: another one on the same database goes on writing.
         let node = self.config.node_id.as_deref().expect("every server of a test has a name");
         let last = facts.iter().rfind(|fact| fact.metadata["node_id"] == node).expect("a server has written");
         assert!(last.is("NodeStopped"), "a stop in order is a server's last event, not {last}");
-        self.data.check().await;
+        self.data.check_with(tools.registry()).await;
     }
 }
 

@@ -127,6 +127,8 @@ impl RunStream {
             | ConversationEvent::RunInterrupted(_)
             | ConversationEvent::InterruptResolved(_)
             | ConversationEvent::InterruptCancelled(_)
+            | ConversationEvent::ToolGrantGiven(_)
+            | ConversationEvent::ToolGrantRevoked(_)
             | ConversationEvent::InterruptExpired(_)
             | ConversationEvent::RunSucceeded(_)
             | ConversationEvent::RunFailed(_)

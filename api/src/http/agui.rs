@@ -44,7 +44,7 @@ pub async fn run(
     let conversation_id = conversation_of(&app, &user, &input.thread_id).await?;
     let key = format!("agui:{}", sha256_hex(format!("{}/{}", input.thread_id, input.run_id).as_bytes()));
     let prepared = match intent(&app, &user, &conversation_id, &input).await? {
-        Intent::Answer(decisions) => prepare_resume(&app, &user, key, decisions).await?,
+        Intent::Answer(decisions) => prepare_resume(&app, &user, key, decisions, Vec::new()).await?,
         Intent::Ask { abandon } => ask(&app, &user, key, conversation_id, &input, abandon).await?,
     };
     let Some(run_id) = prepared.run_id else {

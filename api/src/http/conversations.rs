@@ -91,6 +91,15 @@ pub async fn search(
 #[serde(deny_unknown_fields)]
 pub struct OfConversation {
     /// The conversation.
+    pub(super) conversation_id: ClientId,
+}
+
+/// Which turns of a conversation.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct TurnsQuery {
+    /// The conversation.
     conversation_id: ClientId,
     /// Only turns before the one with this number.
     before: Option<u32>,
@@ -103,11 +112,11 @@ refusals!(TurnsRefusals: PERSONAL, QUERY; Forbidden, ConversationNotFound);
 
 /// A conversation's turns, oldest first, at most the newest 500, or the last before one of them.
 #[utoipa::path(get, path = "/api/turns", tag = "conversations", operation_id = "list_turns",
-    params(OfConversation), responses((status = 200, body = Vec<TurnRow>), TurnsRefusals))]
+    params(TurnsQuery), responses((status = 200, body = Vec<TurnRow>), TurnsRefusals))]
 pub async fn turns(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Query(query): Query<OfConversation>,
+    Query(query): Query<TurnsQuery>,
 ) -> ApiResult<Json<Vec<TurnRow>>> {
     app.caught_up(&["conversation", "tool_call"]).await?;
     let id: ConversationId = query.conversation_id.id();

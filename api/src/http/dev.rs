@@ -98,7 +98,7 @@ pub async fn call_tool(
     if let Some((_, error)) = admission.refusal {
         return Err(ApiError::new(ErrorCode::InvalidArguments, error.message));
     }
-    let ToolOutcome { result } = call(&app, run, &planned.id, id.clone(), admission).await?;
+    let ToolOutcome { result } = call(&app, run, planned).await?;
     let (output, error) = result.map_or_else(|error| (None, Some(error)), |output| (Some(output), None));
     Ok(Json(Called { tool_call_id: id.to_string(), ok: error.is_none(), output, error }))
 }

@@ -8,6 +8,7 @@ mod dev;
 mod devices;
 mod extract;
 mod fields;
+pub(crate) mod grants;
 mod health;
 pub(crate) mod ledger;
 pub(crate) mod ledger_stream;
@@ -19,6 +20,7 @@ mod tool_calls;
 mod usage;
 
 pub use fields::{ClientId, Content, IdempotencyKey, Title};
+pub use grants::{GrantBody, GrantRow, grants_of};
 
 use crate::error::ApiError;
 use crate::ids::new_id;
@@ -62,6 +64,8 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(conversations::search))
         .routes(routes!(conversations::rename))
         .routes(routes!(conversations::delete))
+        .routes(routes!(grants::list))
+        .routes(routes!(grants::revoke))
         .routes(routes!(runs::resume))
         .routes(routes!(runs::stop_run))
         .routes(routes!(runs::events))

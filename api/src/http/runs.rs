@@ -4,6 +4,7 @@ use super::access::read_conversation;
 use super::agent::sse;
 use super::extract::{Body, Query};
 use super::fields::{ClientId, IdempotencyKey};
+use super::grants::GrantBody;
 use super::openapi::{RunStreamFrame, refusals};
 use crate::error::{ApiError, ApiResult};
 use crate::identity::{Author, Caller};
@@ -27,7 +28,7 @@ use utoipa::{IntoParams, ToSchema};
 /// Answers in one request, at most.
 const MAX_DECISIONS: usize = 64;
 
-/// One answer (`interrupt_id` and `approved`), or several (`decisions`).
+/// One answer (`interrupt_id` and `approved`, with a yes also `grant`), or several (`decisions`).
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeBody {
@@ -35,6 +36,8 @@ pub struct ResumeBody {
     interrupt_id: Option<ClientId>,
     #[serde(default)]
     approved: Option<bool>,
+    #[serde(default)]
+    grant: Option<GrantBody>,
     #[serde(default)]
     #[schema(min_items = 1, max_items = 64)]
     decisions: Option<Vec<DecisionBody>>,
@@ -47,11 +50,14 @@ pub struct ResumeBody {
 pub struct DecisionBody {
     interrupt_id: ClientId,
     approved: bool,
+    /// With a yes: what is allowed beside this one call, as long as the conversation lasts.
+    #[serde(default)]
+    grant: Option<GrantBody>,
 }
 
 refusals!(ResumeRefusals: PERSONAL, CHANGE;
     Forbidden, ConversationNotFound, InterruptNotFound, InterruptAlreadyResolved, InterruptClosed, InterruptExpired,
-    IdempotencyConflict);
+    IdempotencyConflict, GrantRefused);
 
 /// Records answers to approvals; the last open one prepares the run that goes on.
 #[utoipa::path(post, path = "/api/runs/resume", tag = "runs", operation_id = "resume_run",
@@ -61,17 +67,21 @@ pub async fn resume(
     Author(user): Author,
     Body(body): Body<ResumeBody>,
 ) -> ApiResult<Json<Prepared>> {
-    let decisions: Vec<(InterruptId, bool)> = match (body.interrupt_id, body.approved, body.decisions) {
-        (Some(id), Some(approved), None) => vec![(id.id(), approved)],
-        (None, None, Some(decisions)) => {
-            decisions.into_iter().map(|decision| (decision.interrupt_id.id(), decision.approved)).collect()
-        }
+    let decisions = match (body.interrupt_id, body.approved, body.grant, body.decisions) {
+        (Some(interrupt_id), Some(approved), grant, None) => vec![DecisionBody { interrupt_id, approved, grant }],
+        (None, None, None, Some(decisions)) => decisions,
         _ => return Err(ApiError::field("body", "give interrupt_id and approved, or decisions")),
     };
     if decisions.is_empty() || decisions.len() > MAX_DECISIONS {
         return Err(ApiError::field("decisions", format!("must have 1-{MAX_DECISIONS} entries")));
     }
-    prepare_resume(&app, &user, body.idempotency_key.into(), decisions).await.map(Json)
+    let (mut answers, mut grants) = (Vec::new(), Vec::new());
+    for DecisionBody { interrupt_id, approved, grant } in decisions {
+        let id: InterruptId = interrupt_id.id();
+        grants.extend(grant.map(|grant| (id.clone(), grant)));
+        answers.push((id, approved));
+    }
+    prepare_resume(&app, &user, body.idempotency_key.into(), answers, grants).await.map(Json)
 }
 
 /// Which run.

@@ -83,6 +83,8 @@ fn run_changed(app: &App, event: &ConversationEvent) {
         | ConversationEvent::RunInterrupted(_)
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)
+        | ConversationEvent::ToolGrantGiven(_)
+        | ConversationEvent::ToolGrantRevoked(_)
         | ConversationEvent::InterruptExpired(_)
         | ConversationEvent::RunSucceeded(_)
         | ConversationEvent::RunFailed(_)

@@ -14,11 +14,13 @@ pub enum StopReason {
     ShuttingDown,
 }
 
-/// Tells one run to stop; the first reason counts.
+/// Tells one run, or a part of it, to stop; the first reason counts.
 #[derive(Clone, Debug, Default)]
 pub struct StopSignal {
     token: CancellationToken,
     reason: Arc<OnceLock<StopReason>>,
+    /// The run that this is a part of.
+    whole: Option<Arc<OnceLock<StopReason>>>,
 }
 
 impl StopSignal {
@@ -32,7 +34,12 @@ impl StopSignal {
     /// Waits until the run must stop.
     pub async fn stopped(&self) -> StopReason {
         self.token.cancelled().await;
-        self.reason.get().copied().unwrap_or(StopReason::ShuttingDown)
+        self.reason().unwrap_or(StopReason::ShuttingDown)
+    }
+
+    /// A signal for a part of the run: stopped with the run, and can be stopped for itself.
+    pub fn of_a_part(&self) -> Self {
+        Self { token: self.token.child_token(), reason: Arc::default(), whole: Some(self.reason.clone()) }
     }
 
     /// A token that is cancelled with the run, and can be cancelled for itself.
@@ -42,7 +49,8 @@ impl StopSignal {
 
     /// Why the run must stop, if it must.
     pub fn reason(&self) -> Option<StopReason> {
-        self.reason.get().copied()
+        let whole = self.whole.as_ref().and_then(|whole| whole.get());
+        whole.or_else(|| self.reason.get()).copied()
     }
 }
 
@@ -150,5 +158,17 @@ mod tests {
         signal.stop(StopReason::ShuttingDown);
         assert_eq!(signal.reason(), Some(reason), "the first reason counts");
         assert!(runs.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_part_stops_with_its_run_and_a_run_does_not_stop_with_its_part() {
+        let run = StopSignal::default();
+        let (part, other) = (run.of_a_part(), run.of_a_part());
+        part.stop(StopReason::ShuttingDown);
+        assert_eq!(part.stopped().await, StopReason::ShuttingDown);
+        assert_eq!((run.reason(), other.reason()), (None, None));
+        let reason = StopReason::Cancelled(RunCancelReason::Stopped);
+        run.stop(reason);
+        assert_eq!((other.stopped().await, run.reason()), (reason, Some(reason)));
     }
 }

@@ -1,15 +1,16 @@
-//! A device call that no model asked for. It belongs to a run like a model's: its stop is the call's, and
-//! it lives in a task that the process owns.
+//! A device call that no model asked for. It goes through the stages of a model's call, and belongs to a run like one:
+//! its stop is the call's, and it lives in a task that the process owns. Nobody is asked in the conversation.
 
-use super::tools::requested;
-use crate::device_gateway::calls::{CallContext, CallEnd};
+use super::call::Calls;
+use super::execution::Halt;
 use crate::error::{ApiError, ApiResult};
 use crate::state::App;
 use devmind_domain::ErrorCode;
-use devmind_domain::event::Actor;
-use devmind_domain::ids::ToolCallId;
+use devmind_domain::agent::{Approvals, Permission, PlannedCall};
+use devmind_domain::conversation::Conversation;
+use devmind_domain::thread::ModelToolCall;
 use devmind_domain::tool_call::ToolCallError;
-use devmind_domain::tools::{Admission, ToolOutcome};
+use devmind_domain::tools::ToolOutcome;
 use devmind_projections::RunRow;
 use std::sync::Arc;
 
@@ -17,36 +18,50 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// When the ledger fails, or the run was stopped by the end of the process.
-pub async fn call(
-    app: &Arc<App>,
-    run: RunRow,
-    model_call_id: &str,
-    id: ToolCallId,
-    admission: Admission,
-) -> ApiResult<ToolOutcome> {
-    let request = requested(&run, model_call_id, &admission);
+pub async fn call(app: &Arc<App>, run: RunRow, call: ModelToolCall) -> ApiResult<ToolOutcome> {
     let active = app.runs.enter(&run.run_id);
-    let context = CallContext {
-        run_id: run.run_id.clone(),
-        metadata: app.metadata(Actor::user(&run.user_id)).conversation(&run.conversation_id).run(&run.run_id),
-        conversation_title: run.title,
-        signal: active.signal.clone(),
-    };
-    let owner = app.clone();
+    let calls = Calls { app: app.clone(), run, tools: app.tools.current(), signal: active.signal.clone() };
     let task = app.run_tasks.spawn(async move {
-        let end = owner.gateway.call(&owner.ledger, &owner.claim, context, &id, request).await;
+        let outcome = carry_out(&calls, call).await;
         drop(active);
-        end
+        outcome
     });
     match task.await {
-        Ok(Ok(CallEnd::Outcome(outcome) | CallEnd::Stopped(_, outcome))) => Ok(outcome),
-        Ok(Err(error)) => Err(error.into()),
+        Ok(done) => done.map_err(ApiError::from),
         Err(error) => Err(ApiError::internal(ErrorCode::Internal, &error)),
     }
+}
+
+async fn carry_out(calls: &Calls, call: ModelToolCall) -> Result<ToolOutcome, Halt> {
+    let mut approvals = Approvals::of(&Conversation::default(), &calls.run.graph_thread_id);
+    if let Some(judged) = calls.judge(&call, false, false).await? {
+        approvals.judged(judged.tool_call_id, judged.call_hash, judged.verdict);
+    }
+    let permission = approvals.about(calls.tools.registry(), &call, false);
+    if permission == Permission::Undecided {
+        // A run has a person asked about it: that is not to be answered from here.
+        return Ok(ToolOutcome::failure(ErrorCode::ApprovalRequired, ErrorCode::ApprovalRequired.help()));
+    }
+    let planned = PlannedCall { call, over_limit: false, permission };
+    Ok(calls.carry_out(&planned).await?.outcome)
 }
 
 impl From<ToolCallError> for ApiError {
     fn from(error: ToolCallError) -> Self {
         Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<Halt> for ApiError {
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Stopped(_) => Self::of(ErrorCode::AbortedBeforeDispatch),
+            Halt::Append(error) => error.into(),
+            Halt::Ledger(error) => error.into(),
+            Halt::ToolCall(error) => error.into(),
+            Halt::Conversation(error) => error.into(),
+            Halt::Thread(error) => Self::internal(ErrorCode::Internal, &error),
+            Halt::Broken(error) => Self::internal(ErrorCode::Internal, &error),
+        }
     }
 }

@@ -42,6 +42,9 @@ pub(super) enum Halt {
     /// A tool call's stream refused something.
     #[error("the tool call refused: {0}")]
     ToolCall(#[from] devmind_domain::tool_call::ToolCallError),
+    /// The task of a call broke down: a fault of this program.
+    #[error("a call broke down: {0}")]
+    Broken(#[from] tokio::task::JoinError),
     /// The conversation refused something: another process owns the run.
     #[error("the conversation refused: {0}")]
     Conversation(#[from] devmind_domain::conversation::ConversationError),
@@ -236,11 +239,12 @@ impl AgentPorts for Execution {
         self.model_round(round).await
     }
 
+    async fn judge(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+        self.hear_policies(&calls).await
+    }
+
     async fn run_tools(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
-        for planned in calls {
-            self.run_tool(&planned).await?;
-        }
-        Ok(())
+        self.carry_out(calls).await
     }
 
     async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {

@@ -1,14 +1,15 @@
 //! Asking a person: interrupts, the calls they are about, and the run's pause, in one append.
 
+use super::call::requested;
 use super::execution::{Execution, Halt};
 use crate::ids::{new_id, now};
+use devmind_domain::Decider;
 use devmind_domain::agent::PlannedCall;
 use devmind_domain::conversation::{Conversation, ConversationCommand, NewInterrupt};
 use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::*;
-use devmind_domain::tools::admit;
-use devmind_domain::{Decider, ErrorCode};
+use devmind_domain::tools::{Approval, BY_TOOL, Verdict, admit};
 use devmind_ledger::{Append, AppendError, StreamAppend, load};
 
 /// Races lost to other writers before giving up.
@@ -21,18 +22,18 @@ impl Execution {
         for planned in &calls {
             let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
             let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
-            let request = self.request(&planned.call.id, &admission);
-            let decided = ToolCallDecided {
-                stage: "approval".to_owned(),
-                decision: Decision::Ask,
-                code: ErrorCode::ApprovalRequired.as_str().to_owned(),
-                by: "pipeline".to_owned(),
-            };
+            let request = requested(&self.run, &planned.call.id, &admission);
+            // It was judged, or nobody would be asked.
+            let own = || Verdict::of_tool(Approval::Always);
+            let verdict = self.approvals.verdict(&tool_call_id).cloned().unwrap_or_else(own);
+            let why = if verdict.by == BY_TOOL { "" } else { verdict.reason.as_str() };
+            let message = format!("Allow {} with these arguments? {why}", admission.tool).trim_end().to_owned();
+            let decided = verdict.decided();
             asked.push((tool_call_id.clone(), ToolCallCommand::Decide { request: Box::new(request), decided }));
             interrupts.push(NewInterrupt {
                 interrupt_id: new_id().into(),
                 tool_call_id,
-                message: format!("Allow {} with these arguments?", admission.tool),
+                message,
                 tool: admission.tool,
                 arguments: admission.arguments,
                 arguments_hash: admission.call_hash,
@@ -67,7 +68,7 @@ impl Execution {
         Err(AppendError::Overloaded.into())
     }
 
-    fn stream_append(
+    pub(super) fn stream_append(
         &self,
         kind: AggregateType,
         id: &str,

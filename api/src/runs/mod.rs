@@ -1,11 +1,13 @@
 //! Runs: prepared, claimed, executed, ended — each step an append before anybody sees it.
 
 mod active;
+mod call;
 mod claim;
 pub mod dev_call;
 mod execution;
 pub mod expiry;
 mod interrupt;
+mod judge;
 mod model_round;
 pub mod prepare;
 pub mod recover;

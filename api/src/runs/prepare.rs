@@ -2,14 +2,17 @@
 //! queued run, once for each idempotency key.
 
 use crate::error::{ApiError, ApiResult};
+use crate::http::GrantBody;
 use crate::ids::{new_id, now};
 use crate::state::App;
 use devmind_domain::canonical::hash_json;
 use devmind_domain::conversation::*;
 use devmind_domain::event::{Actor, AggregateType, RecordedEvent, StreamId};
 use devmind_domain::ids::*;
+use devmind_domain::tool_call::ToolCall;
+use devmind_domain::tools::with_defaults;
 use devmind_domain::{Decider, ErrorCode};
-use devmind_ledger::{AppendError, ExecuteError, Idempotency, execute};
+use devmind_ledger::{AppendError, ExecuteError, Idempotency, execute, load};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -117,6 +120,7 @@ pub async fn prepare_resume(
     user_id: &UserId,
     key: String,
     decisions: Vec<(InterruptId, bool)>,
+    grants: Vec<(InterruptId, GrantBody)>,
 ) -> ApiResult<Prepared> {
     app.caught_up(&["conversation"]).await?;
     let mut conversation_id: Option<ConversationId> = None;
@@ -128,11 +132,16 @@ pub async fn prepare_resume(
         }
     }
     let conversation_id = conversation_id.ok_or_else(|| ApiError::field("decisions", "must not be empty"))?;
-    let request = json!({ "route": "POST /api/runs/resume", "decisions": decisions });
+    let new_grants = new_grants(app, &conversation_id, grants).await?;
+    let mut request = json!({ "route": "POST /api/runs/resume", "decisions": decisions });
+    if !new_grants.is_empty() {
+        request["grants"] = new_grants.iter().map(|new| json!([new.interrupt_id, new.scope])).collect();
+    }
     let interrupts: Vec<InterruptId> = decisions.iter().map(|(id, _)| id.clone()).collect();
     let answer = ConversationCommand::Answer(Answer {
         user_id: user_id.clone(),
         decisions,
+        grants: new_grants,
         now: now(),
         run_id: new_id().into(),
     });
@@ -151,6 +160,32 @@ pub async fn prepare_resume(
         }
         done => done,
     }
+}
+
+/// What is to be allowed for the whole conversation, beside the calls that are shown by these interrupts.
+async fn new_grants(
+    app: &App,
+    conversation_id: &ConversationId,
+    grants: Vec<(InterruptId, GrantBody)>,
+) -> ApiResult<Vec<NewGrant>> {
+    if grants.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (conversation, _) = load::<Conversation>(app.ledger.reader(), conversation_id.as_str()).await?;
+    let (tools, mut new) = (app.tools.current(), Vec::new());
+    for (interrupt_id, grant) in grants {
+        let mut interrupts = conversation.latest.iter().flat_map(|turn| &turn.interrupts);
+        // The answer to an approval that is not the latest turn's is refused, or was given long ago.
+        let Some(shown) = interrupts.find(|own| own.interrupt_id == interrupt_id) else { continue };
+        let (call, _) = load::<ToolCall>(app.ledger.reader(), shown.tool_call_id.as_str()).await?;
+        let Some(call) = call.request.clone() else { continue };
+        let definition = tools.registry().get(&call.tool);
+        let parameters = definition.map_or(&Value::Null, |definition| &definition.parameters);
+        let arguments = with_defaults(parameters, &call.arguments);
+        let scope = grant.scope(arguments["path"].as_str());
+        new.push(NewGrant { grant_id: new_id().into(), interrupt_id, call: Box::new(call), arguments, scope });
+    }
+    Ok(new)
 }
 
 /// One request that prepares something.

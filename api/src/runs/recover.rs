@@ -157,12 +157,14 @@ async fn settle(app: &App, run: &RunRow, claim: Claim) -> Result<(), SettleError
         Step::Finish { message_id, answer } => {
             ConversationCommand::CompleteRun { run_id: run.run_id.clone(), claim, message_id, answer }
         }
-        Step::CallModel { .. } | Step::RunTools(_) | Step::AwaitApproval(_) | Step::Fail { .. } if stop_requested => {
+        Step::CallModel { .. } | Step::Judge(_) | Step::RunTools(_) | Step::AwaitApproval(_) | Step::Fail { .. }
+            if stop_requested =>
+        {
             let (message_id, partial_text) = thread.streamed_text();
             let (run_id, reason) = (run.run_id.clone(), RunCancelReason::Stopped);
             ConversationCommand::CancelRun { run_id, claim, reason, message_id, partial_text }
         }
-        Step::CallModel { .. } | Step::RunTools(_) | Step::AwaitApproval(_) | Step::Fail { .. } => {
+        Step::CallModel { .. } | Step::Judge(_) | Step::RunTools(_) | Step::AwaitApproval(_) | Step::Fail { .. } => {
             let (message_id, partial_text) = thread.streamed_text();
             ConversationCommand::FailRun {
                 run_id: run.run_id.clone(),

@@ -1,197 +1,115 @@
-//! One tool call of a run: admitted or refused, carried out in the server or on the device, and
-//! observed by the thread with exactly one result.
+//! The calls of one message: which begin when, and that the thread observes exactly one result of each, when it comes.
+//!
+//! Every call has a task of its own, so that none waits for another, nor for the client. Once the run is to stop, or
+//! one of them cannot go on, none begins any more; those under way are awaited, so that what they did is recorded. What
+//! has no result then gets its stand-in with the run's end.
 
+use super::active::StopReason;
+use super::call::{Calls, Carried, requested};
 use super::execution::{Execution, Halt};
-use crate::device_gateway::calls::{CallContext, CallEnd};
-use crate::ids::now;
-use crate::tools::ToolContext;
-use devmind_domain::ErrorCode;
-use devmind_domain::agent::{Permission, PlannedCall};
-use devmind_domain::canonical::hash_json;
+use devmind_domain::Decider;
+use devmind_domain::agent::{PlannedCall, Schedule};
+use devmind_domain::event::{AggregateType, DomainEvent};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{ThreadCommand, ToolResultObserved};
-use devmind_domain::tool_call::*;
-use devmind_domain::tools::{Admission, Seen, ToolOutcome, admit};
-use devmind_ledger::{ExecuteError, execute};
-use devmind_projections::RunRow;
+use devmind_domain::tool_call::{ToolCall, ToolCallCommand};
+use devmind_domain::tools::admit;
+use devmind_ledger::{Append, load};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use std::sync::Arc;
 
 impl Execution {
-    pub(super) async fn run_tool(&mut self, planned: &PlannedCall) -> Result<(), Halt> {
-        if let Some(reason) = self.signal.reason() {
-            return Err(Halt::Stopped(reason));
-        }
-        let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
-        let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
-        let request = self.request(&planned.call.id, &admission);
-        if let Some((stage, error)) = refusal(&admission, &planned.permission) {
-            let by = decider(&planned.permission);
-            self.decide(&tool_call_id, request, stage, Decision::Deny, &error.code, &by).await?;
-            return self.observe(&tool_call_id, &admission.tool, &ToolOutcome { result: Err(error) }).await;
-        }
-        if let Permission::Allowed(_) = &planned.permission {
-            // The decision stands in the call's own stream before the call is dispatched.
-            let (code, by) = (ErrorCode::ApprovalGiven.as_str(), decider(&planned.permission));
-            self.decide(&tool_call_id, request.clone(), "approval", Decision::Allow, code, &by).await?;
-        }
-        let outcome = match admission.target {
-            Target::Server => self.run_in_server(&tool_call_id, request).await?,
-            Target::Device => match self.run_on_device(&tool_call_id, request).await? {
-                CallEnd::Outcome(outcome) => outcome,
-                CallEnd::Stopped(reason, outcome) => {
-                    // The call was sent: the prompt says that its outcome is unknown, whatever the
-                    // device reports later. Where that cannot be recorded now, the stand-in at the
-                    // run's end says so: the run ends because it was told to.
-                    if let Err(error) = self.observe(&tool_call_id, &admission.tool, &outcome).await {
-                        tracing::warn!(tool_call.id = %tool_call_id, cause = %error, "an outcome was not recorded");
-                    }
-                    return Err(Halt::Stopped(reason));
+    pub(super) async fn carry_out(&mut self, planned: Vec<PlannedCall>) -> Result<(), Halt> {
+        let calls = Arc::new(self.calls());
+        let mut schedule = Schedule::of(self.tools.registry(), &planned);
+        let (mut under_way, mut halt) = (FuturesUnordered::new(), None);
+        loop {
+            let mut done = Ok(());
+            if halt.is_none() && calls.signal.reason().is_none() {
+                let begun = schedule.begin();
+                done = self.request(begun.iter().map(|index| &planned[*index])).await;
+                for index in begun.into_iter().filter(|_| done.is_ok()) {
+                    let (calls, planned) = (calls.clone(), planned[index].clone());
+                    // Of the process, not of this future: whatever becomes of the run, it comes to its end.
+                    let task = self.app.run_tasks.spawn(async move { calls.carry_out(&planned).await });
+                    under_way.push(async move { (index, task.await) });
                 }
-            },
-        };
-        let Seen { outcome, content, revision } =
-            self.tools.registry().seen(&admission.tool, &admission.arguments, outcome);
-        if let Some(revision) = revision {
-            self.call_command(&tool_call_id, ToolCallCommand::Revise(revision)).await?;
+            }
+            if done.is_ok() {
+                let Some((index, ended)) = under_way.next().await else { break };
+                schedule.end(index);
+                done = match ended {
+                    Ok(Ok(carried)) => self.observe(carried).await,
+                    Ok(Err(halted)) => Err(halted),
+                    Err(broken) => Err(Halt::Broken(broken)),
+                };
+            }
+            if let Err(error) = done {
+                // The run ends: who waits for a device or a tool need not wait for all of their time.
+                calls.signal.stop(StopReason::ShuttingDown);
+                halt = halt.or(Some(error));
+            }
         }
-        self.observe_content(&tool_call_id, &outcome, content).await
-    }
-
-    pub(super) fn request(&self, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
-        requested(&self.run, model_call_id, admission)
-    }
-
-    async fn decide(
-        &self,
-        id: &ToolCallId,
-        request: ToolCallRequested,
-        stage: &str,
-        decision: Decision,
-        code: &str,
-        by: &str,
-    ) -> Result<(), Halt> {
-        let decided = ToolCallDecided { stage: stage.to_owned(), decision, code: code.to_owned(), by: by.to_owned() };
-        self.call_command(id, ToolCallCommand::Decide { request: Box::new(request), decided }).await.map(drop)
-    }
-
-    async fn run_in_server(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<ToolOutcome, Halt> {
-        let (tool, arguments) = (request.tool.clone(), request.arguments.clone());
-        let dispatch = Dispatch {
-            run_id: self.run.run_id.clone(),
-            node_id: self.app.claim.node_id.clone(),
-            epoch: self.app.claim.epoch,
-            connection_id: None,
-            journal_id: None,
-            wait_ms: self.tools.registry().get(&tool).and_then(|definition| definition.timeout_ms).unwrap_or(0),
-            ttl_ms: 0,
-            attempt_is_live: false,
-            age_ms: 0,
-            request,
-        };
-        let state = self.call_command(id, ToolCallCommand::Dispatch(Box::new(dispatch))).await?;
-        if let Some(recorded) = &state.result {
-            return Ok(ToolOutcome::of(recorded));
+        match (halt, self.signal.reason()) {
+            (Some(halt), _) => Err(halt),
+            (None, Some(reason)) if !schedule.is_over() => Err(Halt::Stopped(reason)),
+            (None, _) => Ok(()),
         }
-        let started_at = now();
-        let context = ToolContext { tool_call_id: id.clone(), cancel: self.signal.narrowed() };
-        let outcome = self.tools.execute(&tool, arguments, context).await;
-        let (status, output, error) = match &outcome.result {
-            Ok(output) => (ResultStatus::Succeeded, Some(output.clone()), None),
-            Err(error) => (ResultStatus::Failed, None, Some(error.clone())),
-        };
-        let result = ToolResultRecorded {
-            executed_attempt_no: state.last_attempt(),
-            status,
-            output_sha256: output.as_ref().map(hash_json),
-            output,
-            error,
-            started_at: Some(started_at),
-            finished_at: Some(now()),
-            origin: ResultOrigin::Live,
-            connection_id: None,
-        };
-        let command = ToolCallCommand::RecordResult { result: Box::new(result), reporter: Reporter::Server };
-        self.call_command(id, command).await?;
-        Ok(outcome)
     }
 
-    async fn run_on_device(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<CallEnd, Halt> {
-        let context = CallContext {
-            run_id: self.run.run_id.clone(),
-            conversation_title: self.run.title.clone(),
-            metadata: self.metadata(),
-            signal: self.signal.clone(),
-        };
-        self.app.gateway.call(&self.app.ledger, &self.app.claim, context, id, request).await.map_err(halted)
+    /// Requests calls that begin together, in the model's order, in which people see them from then on. One alone is
+    /// requested by what is decided about it.
+    async fn request(&self, begun: impl ExactSizeIterator<Item = &PlannedCall>) -> Result<(), Halt> {
+        if begun.len() < 2 {
+            return Ok(());
+        }
+        let mut streams = Vec::new();
+        for planned in begun {
+            let id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
+            let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
+            let request = requested(&self.run, &planned.call.id, &admission);
+            let (call, version) = load::<ToolCall>(self.app.ledger.reader(), id.as_str()).await?;
+            let events = call.decide(ToolCallCommand::Request(Box::new(request)))?.into_iter().map(DomainEvent::from);
+            streams.extend(self.stream_append(AggregateType::ToolCall, id.as_str(), version, events));
+        }
+        if !streams.is_empty() {
+            self.app.ledger.append(Append { streams, idempotency: None }).await?;
+        }
+        Ok(())
     }
 
-    async fn call_command(&self, id: &ToolCallId, command: ToolCallCommand) -> Result<Arc<ToolCall>, Halt> {
-        let done = execute::<ToolCall>(&self.app.ledger, id.as_str(), &self.metadata(), command, None).await;
-        done.map(|done| done.state).map_err(halted)
+    pub(super) async fn hear_policies(&mut self, planned: &[PlannedCall]) -> Result<(), Halt> {
+        let (calls, somebody) = (self.calls(), self.app.policies.asks());
+        for planned in planned {
+            if let Some(reason) = self.signal.reason() {
+                return Err(Halt::Stopped(reason));
+            }
+            if let Some(judged) = calls.judge(&planned.call, planned.over_limit, somebody).await? {
+                self.approvals.judged(judged.tool_call_id, judged.call_hash, judged.verdict);
+            }
+        }
+        Ok(())
     }
 
-    async fn observe(&mut self, id: &ToolCallId, tool: &str, outcome: &ToolOutcome) -> Result<(), Halt> {
-        self.observe_content(id, outcome, outcome.content(tool)).await
+    fn calls(&self) -> Calls {
+        let (app, run, tools) = (self.app.clone(), self.run.clone(), self.tools.clone());
+        Calls { app, run, tools, signal: self.signal.of_a_part() }
     }
 
-    async fn observe_content(&mut self, id: &ToolCallId, outcome: &ToolOutcome, content: String) -> Result<(), Halt> {
-        self.record(ThreadCommand::ObserveResult(ToolResultObserved {
-            tool_call_id: id.clone(),
-            ok: outcome.ok(),
-            content,
-            error: outcome.error_code(),
-        }))
-        .await
-    }
-}
-
-/// What is recorded of a call of the run.
-pub(super) fn requested(run: &RunRow, model_call_id: &str, admission: &Admission) -> ToolCallRequested {
-    ToolCallRequested {
-        conversation_id: run.conversation_id.clone(),
-        turn_id: run.turn_id.clone(),
-        run_id: run.run_id.clone(),
-        user_id: run.user_id.clone(),
-        graph_thread_id: run.graph_thread_id.clone(),
-        model_call_id: model_call_id.to_owned(),
-        parent_tool_call_id: None,
-        tool: admission.tool.clone(),
-        tool_version: admission.version.clone(),
-        target: admission.target,
-        device_id: if admission.target == Target::Device { run.device_id.clone() } else { None },
-        arguments: admission.arguments.clone(),
-        call_hash: admission.call_hash.clone(),
-        risk: admission.risk,
-    }
-}
-
-/// Why a call must not be carried out, if it must not, and the stage that says so.
-fn refusal(admission: &Admission, permission: &Permission) -> Option<(&'static str, ToolError)> {
-    if let Some((stage, error)) = &admission.refusal {
-        return Some((stage, error.clone()));
-    }
-    let code = match permission {
-        Permission::NotNeeded | Permission::Allowed(_) => return None,
-        Permission::Undecided => ErrorCode::ApprovalRequired,
-        Permission::Rejected(_) => ErrorCode::ApprovalRejected,
-        Permission::Expired => ErrorCode::ApprovalExpired,
-        Permission::Cancelled => ErrorCode::ApprovalCancelled,
-    };
-    Some(("approval", ToolError { code: code.as_str().to_owned(), message: code.help().to_owned() }))
-}
-
-fn decider(permission: &Permission) -> String {
-    match permission {
-        Permission::Allowed(user) | Permission::Rejected(user) => format!("user:{user}"),
-        Permission::Expired => "clock".to_owned(),
-        Permission::NotNeeded | Permission::Undecided | Permission::Cancelled => "pipeline".to_owned(),
-    }
-}
-
-fn halted(error: ExecuteError<ToolCallError>) -> Halt {
-    match error {
-        ExecuteError::Refused(error) => error.into(),
-        ExecuteError::Append(error) => error.into(),
-        ExecuteError::Ledger(error) => error.into(),
+    async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {
+        let observed = ThreadCommand::ObserveResult(ToolResultObserved {
+            tool_call_id: carried.tool_call_id,
+            ok: carried.outcome.ok(),
+            error: carried.outcome.error_code(),
+            content: carried.content,
+        });
+        let done = self.record(observed).await;
+        let Some(reason) = carried.stopped else { return done };
+        // Where it cannot be recorded now, the stand-in at the run's end says so: the run ends because it was told to.
+        if let Err(error) = done {
+            tracing::warn!(run.id = %self.run.run_id, cause = %error, "an outcome was not recorded");
+        }
+        Err(Halt::Stopped(reason))
     }
 }

@@ -10,6 +10,7 @@ mod audit;
 mod chat;
 pub mod components;
 pub mod error;
+mod grants;
 pub mod layout;
 mod operations;
 mod session;

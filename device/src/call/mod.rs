@@ -21,7 +21,7 @@ use crate::workspace::Workspace;
 use async_trait::async_trait;
 use devmind_domain::device_channel::device_call::{Asked, DeviceCalls, Door, Effect, Input};
 use devmind_domain::ids::{DeviceId, ToolCallId};
-use devmind_domain::limits::TOOL_TTL_MS;
+use devmind_domain::limits::{DEVICE_SLOTS, TOOL_TTL_MS};
 use devmind_domain::protocol::{CallRequest, DeviceFrame};
 pub(crate) use frame_size::fitting;
 use open_call::OpenCall;
@@ -33,8 +33,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
-/// Blocking steps (opening, executing) at the same time, at most.
-const MAX_BLOCKING: usize = 4;
 /// How long after its attempt's deadline a cancel is remembered.
 const CANCEL_OUTLIVES_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a stopping program waits for what executes.
@@ -89,7 +87,7 @@ impl Calls {
             journal,
             confirm,
             table: Mutex::default(),
-            blocking: Arc::new(Semaphore::new(MAX_BLOCKING)),
+            blocking: Arc::new(Semaphore::new(DEVICE_SLOTS)),
             tasks: TaskTracker::new(),
             settled: watch::Sender::new(0),
             started: Instant::now(),

@@ -1,18 +1,26 @@
-//! What people decided about the calls of a thread.
+//! What was decided about the calls of a thread: the policies' verdicts, and what people said.
 //!
-//! A decision is bound to one call and to the hash of what was shown (tool, version, arguments). For
-//! anything else it does not exist, and a new interrupt is raised.
+//! Either is bound to one call and to the hash of what was judged or shown (tool, version, arguments). For
+//! anything else it does not exist: the call is judged anew, and a new interrupt is raised.
 
 use crate::conversation::{Conversation, InterruptStatus};
 use crate::ids::{ThreadId, ToolCallId, UserId};
 use crate::thread::ModelToolCall;
-use crate::tools::{Approval, Registry, admit};
+use crate::tool_call::Decision;
+use crate::tools::{BY_TOOL, Registry, Verdict, admit};
+use std::collections::BTreeMap;
 
 /// Whether a call may go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// Nobody has to be asked.
+    /// No policy was heard about it yet.
+    Unjudged,
+    /// Nobody has to be asked: it can only fail, or the tool itself allows every call.
     NotNeeded,
+    /// A policy or a grant allows it.
+    Granted(Verdict),
+    /// It is refused before anybody is asked.
+    Denied(Verdict),
     /// A person must decide, and has not.
     Undecided,
     /// A person allowed exactly this call.
@@ -31,6 +39,8 @@ pub struct Approvals {
     thread_id: ThreadId,
     /// Call, hash and state, oldest first.
     decisions: Vec<(ToolCallId, String, InterruptStatus)>,
+    /// The verdicts of the policies, with the hash of what was judged.
+    verdicts: BTreeMap<ToolCallId, (String, Verdict)>,
 }
 
 impl Approvals {
@@ -40,17 +50,35 @@ impl Approvals {
         let decision = |interrupt: &crate::conversation::Interrupt| {
             (interrupt.tool_call_id.clone(), interrupt.arguments_hash.clone(), interrupt.status.clone())
         };
-        Self { thread_id: thread_id.clone(), decisions: interrupts.map(decision).collect() }
+        let decisions = interrupts.map(decision).collect();
+        Self { thread_id: thread_id.clone(), decisions, verdicts: BTreeMap::new() }
+    }
+
+    /// Takes the policies' verdict about what has this hash. What was recorded of a call counts before any other.
+    pub fn judged(&mut self, call: ToolCallId, call_hash: String, verdict: Verdict) {
+        self.verdicts.insert(call, (call_hash, verdict));
+    }
+
+    /// The policies' verdict about a call.
+    pub fn verdict(&self, call: &ToolCallId) -> Option<&Verdict> {
+        self.verdicts.get(call).map(|(_, verdict)| verdict)
     }
 
     /// Whether a call may go on. A call that can only fail needs nobody's permission to fail.
     pub fn about(&self, tools: &Registry, call: &ModelToolCall, over_limit: bool) -> Permission {
         let admission = admit(tools, call, over_limit);
-        let definition = tools.get(&admission.tool);
-        if admission.refusal.is_some() || definition.is_none_or(|definition| definition.approval == Approval::Never) {
+        if admission.refusal.is_some() {
             return Permission::NotNeeded;
         }
         let id = ToolCallId::of(&self.thread_id, &call.id);
+        let verdict = self.verdicts.get(&id).filter(|(hash, _)| *hash == admission.call_hash);
+        let Some((_, verdict)) = verdict else { return Permission::Unjudged };
+        match verdict.decision {
+            Decision::Allow if verdict.by == BY_TOOL => return Permission::NotNeeded,
+            Decision::Allow => return Permission::Granted(verdict.clone()),
+            Decision::Deny => return Permission::Denied(verdict.clone()),
+            Decision::Ask => {}
+        }
         let newest =
             self.decisions.iter().rev().find(|(call_id, hash, _)| *call_id == id && *hash == admission.call_hash);
         match newest.map(|(_, _, status)| status) {

@@ -8,6 +8,7 @@ mod context;
 mod next_step;
 mod prompt;
 mod run_loop;
+mod schedule;
 mod stand_in;
 #[cfg(test)]
 mod tests;
@@ -17,4 +18,5 @@ pub use context::*;
 pub use next_step::*;
 pub use prompt::*;
 pub use run_loop::*;
+pub use schedule::*;
 pub use stand_in::*;

@@ -15,6 +15,8 @@ pub enum Step {
         /// 1, 2, 3 …
         round: u32,
     },
+    /// Hear the policies about calls of the latest answer.
+    Judge(Vec<PlannedCall>),
     /// Carry out calls of the latest answer, in the model's order.
     RunTools(Vec<PlannedCall>),
     /// These calls wait for a person; everything else of the latest answer is done.
@@ -46,8 +48,7 @@ pub struct PlannedCall {
     pub permission: Permission,
 }
 
-/// What to do next; the thread, what people decided about its calls and which tools there are is all there is to
-/// know.
+/// What to do next; the thread, what was decided about its calls and which tools there are is all there is to know.
 pub fn next_step(thread: &Thread, approvals: &Approvals, tools: &Registry) -> Step {
     if let Some(failure) = &thread.failure {
         return Step::Fail { code: failure.code.clone(), message: failure.message.clone() };
@@ -66,6 +67,12 @@ pub fn next_step(thread: &Thread, approvals: &Approvals, tools: &Registry) -> St
             PlannedCall { call: call.clone(), over_limit, permission: approvals.about(tools, call, over_limit) }
         })
         .collect();
+    // Nothing is sent, and nobody asked, while a call of the message is unjudged.
+    let unjudged: Vec<_> =
+        waiting.iter().filter(|planned| planned.permission == Permission::Unjudged).cloned().collect();
+    if !unjudged.is_empty() {
+        return Step::Judge(unjudged);
+    }
     // A call that waits for a person does not hold back the others.
     let (undecided, ready): (Vec<_>, Vec<_>) =
         waiting.into_iter().partition(|planned| planned.permission == Permission::Undecided);

@@ -16,7 +16,7 @@ pub trait AgentPorts: Send {
     /// The thread as it is recorded.
     fn thread(&self) -> &Thread;
 
-    /// What people decided about the thread's calls.
+    /// What was decided about the thread's calls.
     fn approvals(&self) -> &Approvals;
 
     /// The tools there are for this run.
@@ -24,6 +24,10 @@ pub trait AgentPorts: Send {
 
     /// Asks the model.
     fn call_model(&mut self, round: u32) -> impl Future<Output = Result<(), Self::Halt>> + Send;
+
+    /// Hears the policies about calls; [`AgentPorts::approvals`] then has a verdict about each. One that is recorded
+    /// for a call is its verdict, whatever the policies would say now.
+    fn judge(&mut self, calls: Vec<PlannedCall>) -> impl Future<Output = Result<(), Self::Halt>> + Send;
 
     /// Carries out calls; each one gets exactly one result.
     fn run_tools(&mut self, calls: Vec<PlannedCall>) -> impl Future<Output = Result<(), Self::Halt>> + Send;
@@ -61,6 +65,7 @@ pub async fn run_agent<P: AgentPorts>(ports: &mut P) -> Result<AgentEnd, P::Halt
     loop {
         match next_step(ports.thread(), ports.approvals(), ports.tools()) {
             Step::CallModel { round } => ports.call_model(round).await?,
+            Step::Judge(calls) => ports.judge(calls).await?,
             Step::RunTools(calls) => ports.run_tools(calls).await?,
             Step::AwaitApproval(calls) => {
                 ports.await_approval(calls).await?;

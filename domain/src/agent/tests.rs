@@ -1,13 +1,14 @@
 //! The agent's decisions, its prompt and its loop.
 
 mod approvals;
+mod schedule;
 
 use super::*;
 use crate::aggregate::Decider;
 use crate::ids::*;
 use crate::limits::{MAX_MODEL_ROUNDS_PER_RUN, MAX_TOOL_CALLS_PER_RUN};
 use crate::thread::*;
-use crate::tools::{Registry, catalogue};
+use crate::tools::{Registry, Verdict, admit, catalogue};
 use serde_json::json;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -70,9 +71,30 @@ fn rounds(calls: &[u32]) -> Vec<ThreadEvent> {
     }
     events
 }
+/// Judged as the tools themselves say of these calls: no policy has a word.
+fn judged_by_tools<'a>(approvals: &Approvals, calls: impl IntoIterator<Item = &'a ModelToolCall>) -> Approvals {
+    let mut approvals = approvals.clone();
+    for call in calls {
+        let admission = admit(catalogue(), call, false);
+        if let Some(definition) = catalogue().get(&admission.tool) {
+            let verdict = Verdict::of_tool(definition.approval);
+            for thread in ["", "g", "g2", "g-before-the-retry"] {
+                let id = ToolCallId::of(&thread.into(), &call.id);
+                approvals.judged(id, admission.call_hash.clone(), verdict.clone());
+            }
+        }
+    }
+    approvals
+}
+fn calls_of(thread: &Thread) -> impl Iterator<Item = &ModelToolCall> {
+    thread.exchanges.last().into_iter().flat_map(|last| &last.calls)
+}
 /// The step in one word, with what it is about.
 fn step(events: &[ThreadEvent]) -> String {
-    match next_step(&fold(events), &Approvals::default(), catalogue()) {
+    let thread = fold(events);
+    let approvals = judged_by_tools(&Approvals::default(), calls_of(&thread));
+    match next_step(&thread, &approvals, catalogue()) {
+        Step::Judge(calls) => format!("judge {}", calls.len()),
         Step::CallModel { round } => format!("call model {round}"),
         Step::RunTools(calls) => {
             let word = |call: &PlannedCall| format!("{}{}", call.call.id, if call.over_limit { "!" } else { "" });
@@ -206,6 +228,10 @@ impl AgentPorts for Script {
     }
     fn tools(&self) -> &Registry {
         catalogue()
+    }
+    async fn judge(&mut self, calls: Vec<PlannedCall>) -> Result<(), &'static str> {
+        self.approvals = judged_by_tools(&self.approvals, calls.iter().map(|planned| &planned.call));
+        Ok(())
     }
     async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), &'static str> {
         self.halts(&format!("await {}", calls.len()))

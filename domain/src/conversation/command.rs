@@ -1,6 +1,7 @@
 //! What can be asked of a conversation.
 
 use super::event::RunCancelReason;
+use super::grant::NewGrant;
 use crate::event::Role;
 use crate::ids::*;
 use crate::time::Timestamp;
@@ -24,6 +25,13 @@ pub enum ConversationCommand {
     },
     /// Answers open interrupts; the last answer prepares the run that goes on.
     Answer(Answer),
+    /// Takes back what was allowed for the whole conversation.
+    RevokeGrant {
+        /// Who revokes.
+        user_id: UserId,
+        /// The grant.
+        grant_id: GrantId,
+    },
     /// Ends open interrupts whose time is over; the last one prepares the run that goes on.
     Expire {
         /// The time.
@@ -180,6 +188,8 @@ pub struct Answer {
     pub user_id: UserId,
     /// Interrupt and decision.
     pub decisions: Vec<(InterruptId, bool)>,
+    /// What is allowed for the whole conversation with some of them.
+    pub grants: Vec<NewGrant>,
     /// The time.
     pub now: Timestamp,
     /// The id of the run that goes on.

@@ -1,6 +1,6 @@
 //! The rules of a conversation: which events a command causes, or why it is refused.
 
-use super::{command::*, error::ConversationError, event::*, state::*};
+use super::{command::*, error::ConversationError, event::*, grant::*, state::*};
 use crate::ids::*;
 use crate::limits::MAX_TITLE_CHARS;
 use crate::time::Timestamp;
@@ -34,6 +34,13 @@ impl Conversation {
                 Ok(self.interrupt(run_id, interrupts))
             }
             ConversationCommand::Answer(answer) => self.answer(answer),
+            ConversationCommand::RevokeGrant { user_id, grant_id } => {
+                self.owned_by(&user_id)?;
+                if self.grants.iter().all(|own| own.grant_id != grant_id) {
+                    return Err(ConversationError::GrantNotFound);
+                }
+                Ok(vec![ToolGrantRevoked { grant_id, revoked_by: user_id }.into()])
+            }
             ConversationCommand::Expire { now, run_id } => Ok(self.expire(now, &run_id)),
             ConversationCommand::Stop { user_id, run_id } => self.stop(&user_id, &run_id),
             ConversationCommand::RequestStop { user_id, run_id } => self.request_stop(&user_id, run_id),
@@ -216,6 +223,7 @@ impl Conversation {
         let turn = self.latest.as_ref().ok_or(ConversationError::InterruptNotFound)?;
         let mut events = Vec::new();
         let mut decided: Vec<&InterruptId> = Vec::new();
+        let mut granted: Vec<&NewGrant> = Vec::new();
         for (index, (interrupt_id, approved)) in answer.decisions.iter().enumerate() {
             // Named twice in one request: as if the second answer came after the first.
             match answer.decisions[..index].iter().find(|(earlier, _)| earlier == interrupt_id) {
@@ -225,8 +233,17 @@ impl Conversation {
             }
             let interrupt = turn.interrupts.iter().find(|own| own.interrupt_id == *interrupt_id);
             let interrupt = interrupt.ok_or(ConversationError::InterruptNotFound)?;
+            let grant = answer.grants.iter().find(|new| new.interrupt_id == *interrupt_id);
             match &interrupt.status {
-                InterruptStatus::Resolved { approved: earlier, .. } if earlier == approved => {}
+                InterruptStatus::Resolved { approved: earlier, .. } if earlier == approved => {
+                    // What was not allowed with the answer is not allowed by repeating it.
+                    let given = |new: &NewGrant| {
+                        self.grants.iter().any(|own| own.interrupt_id == new.interrupt_id && own.scope == new.scope)
+                    };
+                    if grant.is_some_and(|new| !given(new)) {
+                        return Err(ConversationError::InterruptAlreadyResolved);
+                    }
+                }
                 InterruptStatus::Resolved { .. } => return Err(ConversationError::InterruptAlreadyResolved),
                 InterruptStatus::Cancelled => return Err(ConversationError::InterruptClosed),
                 InterruptStatus::Expired => return Err(ConversationError::InterruptExpired),
@@ -244,11 +261,36 @@ impl Conversation {
                         .into(),
                     );
                     decided.push(interrupt_id);
+                    if let Some(new) = grant {
+                        new.check(&interrupt.arguments_hash)?;
+                        granted.push(new);
+                    }
                 }
             }
         }
+        if answer.grants.iter().any(|new| !answer.decisions.contains(&(new.interrupt_id.clone(), true))) {
+            return Err(ConversationError::GrantRefused("it comes with a yes to its approval"));
+        }
+        if self.grants.len() + granted.len() > MAX_GRANTS {
+            return Err(ConversationError::GrantRefused("the conversation has as many as it may: revoke one"));
+        }
+        events.extend(granted.into_iter().map(|new| Self::given(new, &answer.user_id)));
         events.extend(self.resume_when_decided(&decided, &answer.run_id));
         Ok(events)
+    }
+
+    fn given(new: &NewGrant, given_by: &UserId) -> ConversationEvent {
+        let call = &new.call;
+        ToolGrantGiven {
+            grant_id: new.grant_id.clone(),
+            interrupt_id: new.interrupt_id.clone(),
+            tool_call_id: ToolCallId::of(&call.graph_thread_id, &call.model_call_id),
+            tool: call.tool.clone(),
+            tool_version: call.tool_version.clone(),
+            scope: new.scope.clone(),
+            given_by: given_by.clone(),
+        }
+        .into()
     }
 
     fn expire(&self, now: Timestamp, run_id: &RunId) -> Vec<ConversationEvent> {

@@ -38,6 +38,12 @@ pub enum ConversationError {
     /// Nobody answered in time.
     #[error("the time to answer this approval is over")]
     InterruptExpired,
+    /// This cannot be allowed for the whole of a conversation.
+    #[error("this cannot be allowed for the whole conversation: {0}")]
+    GrantRefused(&'static str),
+    /// There is no such grant (any more).
+    #[error("there is no such permission; it may have been revoked")]
+    GrantNotFound,
     /// A server process executes the run: it must be told.
     #[error("the run is being executed")]
     RunExecuting,
@@ -64,6 +70,8 @@ impl ConversationError {
             // Whoever found the conversation by the interrupt knows that there was one.
             Self::InterruptNotFound | Self::InterruptClosed => ErrorCode::InterruptClosed,
             Self::InterruptExpired => ErrorCode::InterruptExpired,
+            Self::GrantRefused(_) => ErrorCode::GrantRefused,
+            Self::GrantNotFound => ErrorCode::GrantNotFound,
             Self::RunExecuting => ErrorCode::RunInProgress,
             Self::RunNotActive => ErrorCode::RunNotActive,
             Self::NothingToAsk => ErrorCode::Internal,

@@ -1,5 +1,6 @@
 //! What can happen in a conversation.
 
+use super::grant::GrantScope;
 use crate::event::{Role, event_set};
 use crate::ids::*;
 use crate::time::Timestamp;
@@ -233,6 +234,34 @@ pub struct InterruptExpired {
     pub interrupt_id: InterruptId,
 }
 
+/// With the answer to an approval, a person allowed more calls of the tool, as long as the conversation lasts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolGrantGiven {
+    /// The grant.
+    pub grant_id: GrantId,
+    /// The approval that was answered.
+    pub interrupt_id: InterruptId,
+    /// The call that was shown.
+    pub tool_call_id: ToolCallId,
+    /// The tool.
+    pub tool: String,
+    /// The version of its definition; another one is another tool.
+    pub tool_version: String,
+    /// Which of its calls.
+    pub scope: GrantScope,
+    /// Who allows it.
+    pub given_by: UserId,
+}
+
+/// A grant counts no more.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ToolGrantRevoked {
+    /// The grant.
+    pub grant_id: GrantId,
+    /// Who revoked it.
+    pub revoked_by: UserId,
+}
+
 /// The run answered the turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSucceeded {
@@ -327,6 +356,8 @@ event_set! {
         InterruptResolved = 1,
         InterruptCancelled = 1,
         InterruptExpired = 1,
+        ToolGrantGiven = 1,
+        ToolGrantRevoked = 1,
         RunSucceeded = 1,
         RunFailed = 1,
         RunCancelled = 1,

@@ -8,6 +8,7 @@ mod command;
 mod decide;
 mod error;
 mod event;
+mod grant;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -16,4 +17,5 @@ pub use command::*;
 pub use decide::title_of;
 pub use error::ConversationError;
 pub use event::*;
+pub use grant::*;
 pub use state::*;

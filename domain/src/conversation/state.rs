@@ -1,6 +1,6 @@
 //! The state of a conversation: what must be known to decide about its latest turn.
 
-use super::{command::*, error::ConversationError, event::*};
+use super::{command::*, error::ConversationError, event::*, grant::*};
 use crate::aggregate::{Decider, adapt_to_cqrs_es};
 use crate::event::AggregateType;
 use crate::ids::*;
@@ -18,6 +18,8 @@ pub struct Conversation {
     pub title: String,
     /// The latest turn.
     pub latest: Option<LatestTurn>,
+    /// What its owner allowed for all of it, oldest first.
+    pub grants: Vec<Grant>,
 }
 
 /// The one turn about which anything can still be decided.
@@ -149,7 +151,7 @@ impl Conversation {
 
 impl Decider for Conversation {
     const TYPE: AggregateType = AggregateType::Conversation;
-    const STATE_VERSION: u32 = 2;
+    const STATE_VERSION: u32 = 3;
     type Command = ConversationCommand;
     type Event = ConversationEvent;
     type Error = ConversationError;
@@ -169,7 +171,10 @@ impl Decider for Conversation {
                 self.title.clone_from(&e.title);
             }
             ConversationEvent::ConversationRenamed(e) => self.title.clone_from(&e.title),
-            ConversationEvent::ConversationDeleted(_) => self.deleted = true,
+            ConversationEvent::ConversationDeleted(_) => {
+                self.deleted = true;
+                self.grants.clear();
+            }
             ConversationEvent::ConversationRead(_) => {}
             ConversationEvent::TurnPrepared(e) => {
                 self.latest = Some(LatestTurn {
@@ -235,6 +240,14 @@ impl Decider for Conversation {
             }
             ConversationEvent::InterruptCancelled(e) => self.set_interrupt(&e.interrupt_id, InterruptStatus::Cancelled),
             ConversationEvent::InterruptExpired(e) => self.set_interrupt(&e.interrupt_id, InterruptStatus::Expired),
+            ConversationEvent::ToolGrantGiven(e) => self.grants.push(Grant {
+                grant_id: e.grant_id.clone(),
+                interrupt_id: e.interrupt_id.clone(),
+                tool: e.tool.clone(),
+                tool_version: e.tool_version.clone(),
+                scope: e.scope.clone(),
+            }),
+            ConversationEvent::ToolGrantRevoked(e) => self.grants.retain(|own| own.grant_id != e.grant_id),
             ConversationEvent::RunSucceeded(e) => {
                 self.set_answer(&e.run_id, Some(&e.message_id));
                 self.set_run(&e.run_id, RunStatus::Succeeded);

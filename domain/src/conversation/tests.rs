@@ -206,6 +206,7 @@ fn answer(decisions: &[(u32, bool)]) -> Answer {
     Answer {
         user_id: "alice".into(),
         decisions: decisions.iter().map(|(n, approved)| (format!("i{n}").into(), *approved)).collect(),
+        grants: vec![],
         now: at(5),
         run_id: "r2".into(),
     }

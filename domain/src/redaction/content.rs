@@ -1,7 +1,7 @@
 //! What of each event is content, that is, what people, models and tools said; everything else is
 //! structure, which the rules need.
 
-use crate::conversation::ConversationEvent;
+use crate::conversation::{ConversationEvent, GrantScope};
 use crate::device::DeviceEvent;
 use crate::event::DomainEvent;
 use crate::history::HistoryEvent;
@@ -53,6 +53,10 @@ fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
             e.arguments = redacted_arguments();
             e.message = redacted();
         }
+        ConversationEvent::ToolGrantGiven(e) => match &mut e.scope {
+            GrantScope::Path { path } | GrantScope::Folder { path } => redacted_text(path),
+            GrantScope::Tool => return None,
+        },
         ConversationEvent::RunSucceeded(e) => redacted_text(&mut e.answer),
         ConversationEvent::RunFailed(e) => {
             redacted_text(&mut e.error_message);
@@ -67,6 +71,7 @@ fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)
         | ConversationEvent::InterruptExpired(_)
+        | ConversationEvent::ToolGrantRevoked(_)
         | ConversationEvent::ConversationRead(_) => return None,
     }
     Some(event)

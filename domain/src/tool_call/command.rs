@@ -6,6 +6,8 @@ use crate::ids::*;
 /// A command.
 #[derive(Clone, Debug)]
 pub enum ToolCallCommand {
+    /// Requests the call where it is new.
+    Request(Box<ToolCallRequested>),
     /// Requests the call where it is new, and records what a stage decided about it.
     Decide {
         /// What the model wants.

@@ -4,6 +4,7 @@ use super::{command::*, error::ToolCallError, event::*};
 use crate::aggregate::{Decider, adapt_to_cqrs_es};
 use crate::event::AggregateType;
 use crate::limits::MAX_REDISPATCH_AGE_DAYS;
+use crate::tools::{Approval, POLICY_STAGE, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -55,6 +56,18 @@ impl ToolCall {
     /// The decision that refused the call, if one did.
     pub fn refusal(&self) -> Option<&ToolCallDecided> {
         self.decided.as_ref().filter(|decided| decided.decision == Decision::Deny)
+    }
+
+    /// What the policies decided about the call, if that is recorded: it counts, whatever the rules have become. What
+    /// was sent, or a person allowed, was allowed. In logs from before there were policies the question to a person
+    /// stands at the stage of its answer.
+    pub fn verdict(&self) -> Option<Verdict> {
+        match &self.decided {
+            Some(decided) if decided.stage == POLICY_STAGE => Some(Verdict::recorded(decided)),
+            Some(decided) if decided.decision == Decision::Ask => Some(Verdict::recorded(decided)),
+            Some(_) => Some(Verdict::of_tool(Approval::Never)),
+            None => (!self.attempts.is_empty()).then(|| Verdict::of_tool(Approval::Never)),
+        }
     }
 
     /// How a report stands to what is recorded: the disposition of its acknowledgement.
@@ -133,6 +146,11 @@ impl Decider for ToolCall {
 
     fn decide(&self, command: ToolCallCommand) -> Result<Vec<ToolCallEvent>, ToolCallError> {
         match command {
+            ToolCallCommand::Request(request) => match &self.request {
+                Some(own) if own.call_hash != request.call_hash => Err(ToolCallError::HashConflict),
+                Some(_) => Ok(vec![]),
+                None => Ok(vec![(*request).into()]),
+            },
             ToolCallCommand::Decide { request, decided } => match &self.request {
                 Some(own) if own.call_hash != request.call_hash => Err(ToolCallError::HashConflict),
                 // What was sent or settled is past every decision; the same one twice is one.

@@ -2,10 +2,44 @@
 
 use super::{Domain, Random};
 use devmind_domain::Timestamp;
+use devmind_domain::canonical::call_hash;
 use devmind_domain::conversation::*;
 use devmind_domain::event::Role;
 use devmind_domain::ids::*;
+use devmind_domain::tool_call::{Risk, Target, ToolCallRequested};
 use serde_json::json;
+
+/// The call that the nth interrupt of a run shows: one version of a tool each.
+fn shown(n: usize) -> ToolCallRequested {
+    let version = n.to_string();
+    ToolCallRequested {
+        conversation_id: "c".into(),
+        turn_id: "t".into(),
+        run_id: "r".into(),
+        user_id: "alice".into(),
+        graph_thread_id: "g".into(),
+        model_call_id: version.clone(),
+        parent_tool_call_id: None,
+        tool: "demo_text".into(),
+        target: Target::Server,
+        device_id: None,
+        arguments: json!({}),
+        call_hash: call_hash("demo_text", &version, &json!({})),
+        tool_version: version,
+        risk: Risk::Medium,
+    }
+}
+
+fn grant(interrupt_id: &InterruptId, next: String) -> NewGrant {
+    let number = interrupt_id.as_str().rsplit('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    NewGrant {
+        grant_id: format!("grant {next} {interrupt_id}").into(),
+        interrupt_id: interrupt_id.clone(),
+        call: Box::new(shown(number)),
+        arguments: json!({}),
+        scope: GrantScope::Tool,
+    }
+}
 
 impl Domain for Conversation {
     fn command(&self, random: &mut Random) -> ConversationCommand {
@@ -42,20 +76,22 @@ impl Domain for Conversation {
                     tool_call_id: ToolCallId::of(&"g".into(), &n.to_string()),
                     tool: "demo_text".into(),
                     arguments: json!({}),
-                    arguments_hash: format!("h{n}"),
+                    arguments_hash: shown(n).call_hash,
                     message: "Allow?".into(),
                     expires_at: random.of(&[None, Some(5), Some(15)]).map(Timestamp::from_micros),
                 });
                 ConversationCommand::Interrupt { interrupts: new.collect(), run_id, claim }
             }
-            18..=22 => ConversationCommand::Answer(Answer {
-                user_id,
-                decisions: (0..1 + random.below(3))
-                    .map(|_| (some_interrupt(self, random), !random.one_in(3)))
-                    .collect(),
-                now: moment(random),
-                run_id: format!("r{}", next()).into(),
+            18..=22 => ConversationCommand::Answer({
+                let decisions: Vec<_> =
+                    (0..1 + random.below(3)).map(|_| (some_interrupt(self, random), !random.one_in(3))).collect();
+                let grants = decisions.iter().filter(|_| random.one_in(4)).map(|(id, _)| grant(id, next())).collect();
+                Answer { user_id, decisions, grants, now: moment(random), run_id: format!("r{}", next()).into() }
             }),
+            23 if random.one_in(3) => {
+                let grant_id = self.grants.first().map_or_else(|| "none".into(), |own| own.grant_id.clone());
+                ConversationCommand::RevokeGrant { user_id, grant_id }
+            }
             23 | 24 => ConversationCommand::Expire { now: moment(random), run_id: format!("r{}", next()).into() },
             25 if random.one_in(2) => ConversationCommand::RequestStop { user_id, run_id },
             25 => ConversationCommand::Stop { user_id, run_id },

@@ -145,6 +145,7 @@ impl Domain for ToolCall {
             10 | 11 => {
                 ToolCallCommand::Cancel { reason: random.of(&[CancelReason::RunCancelled, CancelReason::WaitTimedOut]) }
             }
+            18 => ToolCallCommand::Request(Box::new(request(random))),
             12 => ToolCallCommand::Refuse { attempt_no, code: "DEVICE_BUSY".into() },
             13..=16 => ToolCallCommand::TimeOut { attempt_no, after_ms: 120_000 },
             17 => ToolCallCommand::RecordResult {

@@ -23,6 +23,10 @@ struct Seen<'a> {
     newest: Option<&'a RunId>,
     /// The run that paused for each interrupt, its hash, and whether nobody has decided.
     interrupts: BTreeMap<&'a InterruptId, (&'a RunId, &'a str, bool)>,
+    /// Those that were answered with yes.
+    approved: BTreeSet<&'a InterruptId>,
+    /// Each grant, and whether it counts.
+    grants: BTreeMap<&'a GrantId, bool>,
     deleted: bool,
 }
 
@@ -64,9 +68,19 @@ impl<'a> Seen<'a> {
             ConversationEvent::InterruptResolved(e) => {
                 let hash = self.close(&e.interrupt_id, log);
                 assert_eq!(hash, e.arguments_hash, "decided about other arguments: {log:?}");
+                if e.approved {
+                    self.approved.insert(&e.interrupt_id);
+                }
             }
             ConversationEvent::InterruptCancelled(e) => drop(self.close(&e.interrupt_id, log)),
             ConversationEvent::InterruptExpired(e) => drop(self.close(&e.interrupt_id, log)),
+            ConversationEvent::ToolGrantGiven(e) => {
+                assert!(self.approved.contains(&e.interrupt_id), "given without a yes: {log:?}");
+                assert!(self.grants.insert(&e.grant_id, true).is_none(), "given twice: {log:?}");
+            }
+            ConversationEvent::ToolGrantRevoked(e) => {
+                assert_eq!(self.grants.insert(&e.grant_id, false), Some(true), "revoked what does not count: {log:?}");
+            }
             ConversationEvent::ConversationStarted(_) => assert_eq!(self.turns, 0),
             ConversationEvent::ConversationDeleted(_) => {
                 let alive = self.runs.iter().any(|(run, state)| *state != Run::Ended && !self.left.contains(run));

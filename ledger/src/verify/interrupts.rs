@@ -60,6 +60,8 @@ impl Interrupts {
             ConversationEvent::ConversationStarted(_)
             | ConversationEvent::ConversationRenamed(_)
             | ConversationEvent::ConversationDeleted(_)
+            | ConversationEvent::ToolGrantGiven(_)
+            | ConversationEvent::ToolGrantRevoked(_)
             | ConversationEvent::ConversationRead(_)
             | ConversationEvent::TurnPrepared(_)
             | ConversationEvent::TurnRerunPrepared(_)

@@ -77,6 +77,8 @@ impl Runs {
             | ConversationEvent::InterruptRaised(_)
             | ConversationEvent::InterruptResolved(_)
             | ConversationEvent::InterruptCancelled(_)
+            | ConversationEvent::ToolGrantGiven(_)
+            | ConversationEvent::ToolGrantRevoked(_)
             | ConversationEvent::InterruptExpired(_)
             | ConversationEvent::ConversationStarted(_)
             | ConversationEvent::ConversationRenamed(_)

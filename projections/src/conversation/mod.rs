@@ -71,7 +71,9 @@ fn conversation_changes(event: &RecordedEvent, decoded: &ConversationEvent) -> V
         ConversationEvent::ConversationDeleted(_) => {
             vec![change!("UPDATE conversations SET deleted = TRUE WHERE conversation_id = $1", id)]
         }
-        ConversationEvent::ConversationRead(_) => vec![],
+        ConversationEvent::ConversationRead(_)
+        | ConversationEvent::ToolGrantGiven(_)
+        | ConversationEvent::ToolGrantRevoked(_) => vec![],
         ConversationEvent::TurnPrepared(e) => turn_prepared(event, id, e),
         ConversationEvent::TurnRerunPrepared(e) => turn_rerun_prepared(event, id, e),
         ConversationEvent::RunPrepared(e) => run_prepared(event, id, e),

@@ -92,6 +92,8 @@ fn conversation_changes(event: &RecordedEvent, decoded: &ConversationEvent) -> V
         | ConversationEvent::InterruptRaised(_)
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)
+        | ConversationEvent::ToolGrantGiven(_)
+        | ConversationEvent::ToolGrantRevoked(_)
         | ConversationEvent::InterruptExpired(_)
         | ConversationEvent::ConversationRead(_) => vec![],
     }

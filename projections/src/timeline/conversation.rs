@@ -1,7 +1,7 @@
 //! The words for what happens in a conversation.
 
 use super::{Told, quoted};
-use devmind_domain::conversation::ConversationEvent;
+use devmind_domain::conversation::{ConversationEvent, GrantScope};
 
 pub(super) fn tell(event: &ConversationEvent) -> Told {
     match event {
@@ -42,6 +42,18 @@ pub(super) fn tell(event: &ConversationEvent) -> Told {
         }
         ConversationEvent::InterruptExpired(e) => {
             Told::new("nobody decided in time").ends(format!("interrupt {}", e.interrupt_id))
+        }
+        ConversationEvent::ToolGrantGiven(e) => {
+            let scope = match &e.scope {
+                GrantScope::Tool => "every call".to_owned(),
+                GrantScope::Path { path } => format!("path {}", quoted(path)),
+                GrantScope::Folder { path } => format!("folder {}", quoted(path)),
+            };
+            let (tool, version, by) = (&e.tool, &e.tool_version, &e.given_by);
+            Told::new(format!("{tool} {version} allowed by {by} for this conversation, {scope}: grant {}", e.grant_id))
+        }
+        ConversationEvent::ToolGrantRevoked(e) => {
+            Told::new(format!("grant {} revoked by {}", e.grant_id, e.revoked_by))
         }
         ConversationEvent::RunSucceeded(e) => {
             Told::new(format!("run answered: {}", quoted(&e.answer))).ends(format!("run {}", e.run_id))

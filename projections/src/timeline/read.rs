@@ -278,6 +278,8 @@ impl Found {
             | ConversationEvent::ConversationRead(_)
             | ConversationEvent::InterruptResolved(_)
             | ConversationEvent::InterruptCancelled(_)
+            | ConversationEvent::ToolGrantGiven(_)
+            | ConversationEvent::ToolGrantRevoked(_)
             | ConversationEvent::InterruptExpired(_) => false,
         }
     }

@@ -345,6 +345,8 @@ fn run_ended(event: &RecordedEvent, decoded: &ConversationEvent) -> Vec<Change> 
         | ConversationEvent::RunInterrupted(_)
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)
+        | ConversationEvent::ToolGrantGiven(_)
+        | ConversationEvent::ToolGrantRevoked(_)
         | ConversationEvent::InterruptExpired(_)
         | ConversationEvent::RunSucceeded(_)
         | ConversationEvent::RunFailed(_) => vec![],

@@ -63,6 +63,8 @@ pub(super) fn changes(event: &RecordedEvent, decoded: &ConversationEvent) -> Vec
         ConversationEvent::RunSucceeded(_)
         | ConversationEvent::ConversationStarted(_)
         | ConversationEvent::ConversationRenamed(_)
+        | ConversationEvent::ToolGrantGiven(_)
+        | ConversationEvent::ToolGrantRevoked(_)
         | ConversationEvent::ConversationRead(_)
         | ConversationEvent::TurnPrepared(_)
         | ConversationEvent::TurnRerunPrepared(_)

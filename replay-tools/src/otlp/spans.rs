@@ -191,6 +191,8 @@ impl Build<'_> {
             | ConversationEvent::ConversationRead(_)
             | ConversationEvent::InterruptResolved(_)
             | ConversationEvent::InterruptCancelled(_)
+            | ConversationEvent::ToolGrantGiven(_)
+            | ConversationEvent::ToolGrantRevoked(_)
             | ConversationEvent::InterruptExpired(_) => return,
         }
         self.last = self.last.max(Some(at));

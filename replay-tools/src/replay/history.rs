@@ -52,6 +52,8 @@ impl History {
             | ConversationEvent::RunInterrupted(_)
             | ConversationEvent::InterruptResolved(_)
             | ConversationEvent::InterruptCancelled(_)
+            | ConversationEvent::ToolGrantGiven(_)
+            | ConversationEvent::ToolGrantRevoked(_)
             | ConversationEvent::InterruptExpired(_) => {}
         }
     }

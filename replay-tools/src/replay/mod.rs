@@ -20,6 +20,7 @@ use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{context_hash, prompt, run_agent};
 use devmind_domain::ids::RunId;
+use devmind_domain::tools::{Registry, catalogue};
 use devmind_ledger::{EventFilter, LedgerError, LedgerReader, MAX_PAGE_EVENTS};
 use ports::{Halt, Ports};
 use record::{Missing, Record, Unreadable};
@@ -74,12 +75,13 @@ pub struct Replayed {
     pub outcome: Outcome,
 }
 
-/// Replays one run; nothing where the log does not know it.
+/// Replays one run, which had these tools; nothing where the log does not know it.
 ///
 /// # Errors
 /// When the log cannot be read.
 pub async fn replay_run(
     reader: &LedgerReader,
+    tools: &Registry,
     run_id: &RunId,
     what_if: &WhatIf,
 ) -> Result<Option<Replayed>, LedgerError> {
@@ -99,7 +101,7 @@ pub async fn replay_run(
             (format!("it begins with the messages {begun}"), format!("it began with {}", record.context_hash));
         return replayed(0, Outcome::Differs(Difference { position: record.claimed_at, replay, log }));
     }
-    let mut ports = Ports { reader, record, what_if, decisions: 0 };
+    let mut ports = Ports { reader, record, what_if, tools, decisions: 0 };
     let ended = match run_agent(&mut ports).await {
         Ok(end) => ports.check_end(&end),
         Err(halt) => Err(halt),
@@ -121,6 +123,7 @@ pub async fn replay_run(
 /// When the log cannot be read.
 pub async fn replay_all(
     reader: &LedgerReader,
+    tools: &Registry,
     what_if: &WhatIf,
     mut each: impl FnMut(Replayed),
 ) -> Result<(), LedgerError> {
@@ -133,7 +136,7 @@ pub async fn replay_all(
         for event in &page {
             let run_id = event.metadata().ok().and_then(|metadata| metadata.correlation_id);
             if let Some(run_id) = run_id
-                && let Some(replayed) = replay_run(reader, &run_id, what_if).await?
+                && let Some(replayed) = replay_run(reader, tools, &run_id, what_if).await?
             {
                 each(replayed);
             }
@@ -151,13 +154,13 @@ pub(crate) async fn run(data: &Source, args: ReplayArgs, output: &mut Output) ->
     let mut runs = Vec::new();
     match &args.run {
         Some(id) => {
-            let found = replay_run(&reader, &id.as_str().into(), &what_if).await?;
+            let found = replay_run(&reader, catalogue(), &id.as_str().into(), &what_if).await?;
             runs.push(found.ok_or_else(|| {
                 Failure::new(ErrorCode::RunNotFound, format!("the log knows no run {id} up to position {head}"))
                     .with_hint("`devmind-replay log --type RunPrepared` lists the runs")
             })?);
         }
-        None => replay_all(&reader, &what_if, |replayed| runs.push(replayed)).await?,
+        None => replay_all(&reader, catalogue(), &what_if, |replayed| runs.push(replayed)).await?,
     }
     let (mut differ, mut missing) = (0, 0);
     for replayed in &runs {

@@ -4,15 +4,18 @@
 use super::Difference;
 use super::record::{Record, Unreadable, readable};
 use super::what_if::{ToolPolicy, WhatIf};
-use devmind_domain::agent::{AgentEnd, AgentPorts, Approvals, Message, Permission, PlannedCall, context_hash, prompt};
+use devmind_domain::agent::{
+    AgentEnd, AgentPorts, Approvals, Message, Permission, PlannedCall, Schedule, context_hash, prompt,
+};
 use devmind_domain::conversation::ConversationEvent;
 use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
 use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
-use devmind_domain::tools::{Admission, Registry, ToolOutcome, admit, catalogue};
+use devmind_domain::tools::{Admission, POLICY_STAGE, Registry, ToolOutcome, Verdict, admit};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{LedgerError, LedgerReader};
+use std::collections::BTreeSet;
 
 /// Why the loop was left.
 pub(super) enum Halt {
@@ -33,6 +36,8 @@ pub(super) struct Ports<'a> {
     pub reader: &'a LedgerReader,
     pub record: Record,
     pub what_if: &'a WhatIf,
+    /// The tools that there were.
+    pub tools: &'a Registry,
     /// Decisions that were the same.
     pub decisions: u32,
 }
@@ -82,30 +87,31 @@ impl Ports<'_> {
         self.record.facts.pop_front()
     }
 
-    async fn run_tool(&mut self, planned: &PlannedCall) -> Result<(), Halt> {
-        let planned = self.with_policy(planned);
-        let admission = admit(catalogue(), &planned.call, planned.over_limit);
+    /// Holds a call against the log, and what the model was told of it.
+    async fn compare(&self, planned: &PlannedCall, told: Option<(u64, &ToolResultObserved)>) -> Result<(), Halt> {
+        let admission = admit(self.tools, &planned.call, planned.over_limit);
         let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
         let refusal = refusal(&admission, &planned.permission, self.what_if.tools.get(&admission.tool));
         let call = RecordedCall::read(self.reader, &id, self.record.until()).await?;
         call.compare(&admission, refusal.as_ref(), self.record.claimed_at)?;
-        let Some((position, fact)) = self.take() else {
-            return Err(self.missing(format!("a result of {id}")));
-        };
-        let ThreadEvent::ToolResultObserved(observed) = fact else {
-            return Err(differs(position, format!("a result of {id}"), name_of(&fact)));
-        };
-        if observed.tool_call_id != id {
-            let log = format!("a result of {}", observed.tool_call_id);
-            return Err(differs(position, format!("a result of {id}"), log));
-        }
+        let Some((position, observed)) = told else { return Ok(()) };
         if call.is_empty() && !self.record.was_cut() {
             return Err(differs(position, format!("{} {id} is begun", admission.tool), "no call of this id"));
         }
-        call.compare_result(&admission, refusal.as_ref(), &observed, position, self.record.was_cut())?;
-        self.record.thread.evolve(&observed.into());
-        self.decisions += 1;
-        Ok(())
+        call.compare_result(&admission, refusal.as_ref(), observed, position, self.record.was_cut())
+    }
+
+    /// The next result in the log: which of the calls it is of, where it stands, and what it says.
+    fn take_result(&mut self, ids: &[ToolCallId]) -> Result<Option<(usize, u64, ToolResultObserved)>, Halt> {
+        let looped = || format!("a result of one of {} calls", ids.len());
+        let Some((position, fact)) = self.take() else { return Ok(None) };
+        let ThreadEvent::ToolResultObserved(observed) = fact else {
+            return Err(differs(position, looped(), name_of(&fact)));
+        };
+        match ids.iter().position(|id| *id == observed.tool_call_id) {
+            Some(index) => Ok(Some((index, position, observed))),
+            None => Err(differs(position, looped(), format!("a result of {}", observed.tool_call_id))),
+        }
     }
 
     /// The call as it would be planned.
@@ -117,10 +123,10 @@ impl Ports<'_> {
             let own = exchanges.last().and_then(|last| last.calls.iter().position(|call| call.id == planned.call.id));
             planned.over_limit |= earlier + own.unwrap_or(0) >= most as usize;
         }
-        let tool = admit(catalogue(), &planned.call, planned.over_limit).tool;
+        let tool = admit(self.tools, &planned.call, planned.over_limit).tool;
         match self.what_if.tools.get(&tool) {
             Some(ToolPolicy::Allow) => planned.permission = Permission::NotNeeded,
-            Some(ToolPolicy::Ask) if planned.permission == Permission::NotNeeded => {
+            Some(ToolPolicy::Ask) if matches!(planned.permission, Permission::NotNeeded | Permission::Granted(_)) => {
                 planned.permission = Permission::Undecided;
             }
             Some(ToolPolicy::Ask | ToolPolicy::Deny) | None => {}
@@ -141,7 +147,7 @@ impl AgentPorts for Ports<'_> {
     }
 
     fn tools(&self) -> &Registry {
-        catalogue()
+        self.tools
     }
 
     async fn call_model(&mut self, round: u32) -> Result<(), Halt> {
@@ -187,16 +193,55 @@ impl AgentPorts for Ports<'_> {
         }
     }
 
-    async fn run_tools(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+    async fn judge(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
         for planned in &calls {
-            self.run_tool(planned).await?;
+            let admission = admit(self.tools, &planned.call, planned.over_limit);
+            let Some(definition) = self.tools.get(&admission.tool) else { continue };
+            let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
+            let recorded = RecordedCall::read(self.reader, &id, self.record.until()).await?.verdict();
+            // Where no policy had a word, the tool itself has it: no event says so.
+            let verdict = recorded.unwrap_or_else(|| Verdict::of_tool(definition.approval));
+            self.record.approvals.judged(id, admission.call_hash, verdict);
+        }
+        Ok(())
+    }
+
+    /// Results come in the order in which the calls ended: any that the schedule of the server allows.
+    async fn run_tools(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
+        let calls: Vec<_> = calls.iter().map(|planned| self.with_policy(planned)).collect();
+        let ids: Vec<_> = calls.iter().map(|call| ToolCallId::of(&self.record.thread_id, &call.call.id)).collect();
+        let mut schedule = Schedule::of(self.tools, &calls);
+        let mut left: BTreeSet<usize> = (0..calls.len()).collect();
+        for id in &ids {
+            RecordedCall::read(self.reader, id, self.record.until()).await?.check_known(self.tools)?;
+        }
+        while !left.is_empty() {
+            schedule.begin();
+            let Some((index, position, observed)) = self.take_result(&ids)? else {
+                for index in &left {
+                    self.compare(&calls[*index], None).await?;
+                }
+                return Err(self.missing(format!("results of {} calls", left.len())));
+            };
+            if !left.remove(&index) {
+                return Err(differs(position, "one result of every call", format!("a second one of {}", ids[index])));
+            }
+            // What had not begun when the run was cut off has a stand-in.
+            if !(schedule.is_under_way(index) || self.record.was_cut() && !observed.ok) {
+                let looped = format!("{} waits for the calls before it", ids[index]);
+                return Err(differs(position, looped, "it had a result before they had theirs"));
+            }
+            self.compare(&calls[index], Some((position, &observed))).await?;
+            schedule.end(index);
+            self.record.thread.evolve(&observed.into());
+            self.decisions += 1;
         }
         Ok(())
     }
 
     async fn await_approval(&mut self, calls: Vec<PlannedCall>) -> Result<(), Halt> {
         for planned in &calls {
-            let admission = admit(catalogue(), &planned.call, planned.over_limit);
+            let admission = admit(self.tools, &planned.call, planned.over_limit);
             let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
             let raised = self.record.raised.iter().find(|(_, call, _)| call == id.as_str());
             let Some((position, _, hash)) = raised else {
@@ -228,8 +273,9 @@ fn refusal(
     }
     let code = match permission {
         _ if policy == Some(&ToolPolicy::Deny) => ErrorCode::ApprovalRejected,
-        Permission::NotNeeded | Permission::Allowed(_) => return None,
-        Permission::Undecided => ErrorCode::ApprovalRequired,
+        Permission::NotNeeded | Permission::Granted(_) | Permission::Allowed(_) => return None,
+        Permission::Denied(verdict) => return Some((POLICY_STAGE, verdict.error())),
+        Permission::Unjudged | Permission::Undecided => ErrorCode::ApprovalRequired,
         Permission::Rejected(_) => ErrorCode::ApprovalRejected,
         Permission::Expired => ErrorCode::ApprovalExpired,
         Permission::Cancelled => ErrorCode::ApprovalCancelled,
@@ -241,7 +287,7 @@ fn refusal(
 struct RecordedCall(Vec<(u64, ToolCallEvent)>);
 
 /// The stages that the loop itself decides; others speak of devices and processes.
-const PURE_STAGES: [&str; 5] = ["parse", "resolve", "validate", "limit", "approval"];
+const PURE_STAGES: [&str; 6] = ["parse", "resolve", "validate", "limit", POLICY_STAGE, "approval"];
 
 impl RecordedCall {
     async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
@@ -255,8 +301,31 @@ impl RecordedCall {
         Ok(Self(events))
     }
 
+    /// What the policies decided about the call: it is what the loop was given.
+    fn verdict(&self) -> Option<Verdict> {
+        self.0.iter().find_map(|(_, event)| match event {
+            ToolCallEvent::ToolCallDecided(e) if e.stage == POLICY_STAGE => Some(Verdict::recorded(e)),
+            _ => None,
+        })
+    }
+
     fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Of a tool that is not at hand nobody can say what should have been decided.
+    fn check_known(&self, tools: &Registry) -> Result<(), Halt> {
+        let requested = self.0.iter().find_map(|(position, event)| match event {
+            ToolCallEvent::ToolCallRequested(e) if !e.tool_version.is_empty() => Some((position, e)),
+            _ => None,
+        });
+        match requested {
+            Some((position, e)) if tools.get(&e.tool).is_none() => {
+                let reason = format!("event {position}: the definition of the tool {} is not at hand", e.tool);
+                Err(Halt::Unreadable((ErrorCode::RunNotReplayable, reason)))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Whether the same was asked for and the same was decided about it.
@@ -319,6 +388,11 @@ impl RecordedCall {
             // That a device was away or a wait was over is what the loop was given.
             (None, _) => return Ok(()),
         };
+        // Its words were the policy's, which the log has nowhere else.
+        if refusal.is_some_and(|(stage, error)| *stage == POLICY_STAGE && Some(&error.code) == observed.error.as_ref())
+        {
+            return Ok(());
+        }
         let told = expected.content(&admission.tool);
         // A run that was cut off has stand-ins instead.
         if told == observed.content || (cut && !observed.ok) {

@@ -177,6 +177,8 @@ fn ends(event: &ConversationEvent) -> Option<&RunId> {
         | ConversationEvent::InterruptRaised(_)
         | ConversationEvent::InterruptResolved(_)
         | ConversationEvent::InterruptCancelled(_)
+        | ConversationEvent::ToolGrantGiven(_)
+        | ConversationEvent::ToolGrantRevoked(_)
         | ConversationEvent::InterruptExpired(_) => None,
     }
 }

@@ -138,3 +138,34 @@ async fn operations_show_views_devices_and_calls_without_an_outcome_each_to_thos
     device.close().await;
     story.server.finish().await;
 }
+
+#[tokio::test]
+async fn what_is_allowed_for_a_conversation_is_offered_with_its_exact_scope_listed_and_taken_back_by_its_owner_alone() {
+    let story = Story::tell().await;
+    let ann = Browser::of(&story.server, "ann");
+    let inbox = ann.get("/approvals").await.ok();
+    assert!(inbox.contains("demo_text, every call") && inbox.contains("Nothing is: each call"), "{inbox}");
+    let form = |grant: &str| format!("interrupt_id={}&approved=true&grant={grant}", story.interrupt);
+    for nonsense in ["everything", "folder:", "path"] {
+        let refused = ann.post("/approvals", &form(nonsense)).await;
+        assert!((400..500).contains(&refused.status), "{nonsense}: {}", refused.status);
+    }
+    assert_eq!(story.server.log().of("InterruptResolved").await.len(), 0);
+    assert_eq!(ann.post("/approvals", &form("tool")).await.status, 303);
+    let given = story.server.log().one("ToolGrantGiven").await;
+    let listed = ann.get("/approvals").await.ok();
+    assert!(listed.contains("action=\"/approvals/revoke\"") && listed.contains(&format!("/log/{}\"", given.position)));
+    let carol = Browser::of(&story.server, "carol:auditor").get("/approvals?everybody=1").await.ok();
+    assert!(carol.contains("every call") && !carol.contains("/approvals/revoke"), "{carol}");
+    let read = story.server.log().of("ConversationRead").await;
+    assert!(read.iter().any(|read| read.payload["what"] == "grants"), "the auditor's look");
+    assert!(!Browser::of(&story.server, "bob").get("/approvals").await.ok().contains("every call"));
+    let grant = given.payload["grant_id"].as_str().unwrap();
+    let revoke = format!("conversation_id={}&grant_id={grant}", story.waiting.conversation_id);
+    for other in ["bob", "carol:auditor", "olga:operator"] {
+        assert_eq!(Browser::of(&story.server, other).post("/approvals/revoke", &revoke).await.status, 403, "{other}");
+    }
+    assert_eq!(ann.post("/approvals/revoke", &revoke).await.header("location"), "/approvals#grants");
+    assert!(ann.get("/approvals").await.ok().contains("Nothing is: each call"));
+    story.server.finish().await;
+}

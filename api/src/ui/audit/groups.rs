@@ -38,6 +38,7 @@ impl Kind {
             ("thread", "ThreadStarted") => Self::Run,
             ("thread", _) => Self::Model,
             (_, "InterruptRaised" | "InterruptResolved" | "InterruptCancelled" | "InterruptExpired") => Self::Approval,
+            (_, "ToolGrantGiven" | "ToolGrantRevoked") => Self::Approval,
             ("conversation", _) => Self::Run,
             _ => Self::Machine,
         }

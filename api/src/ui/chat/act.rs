@@ -16,6 +16,7 @@ use crate::runs::stop::stop as stop_run;
 use crate::state::App;
 use crate::ui::audit::parts::chat_link;
 use crate::ui::error::PageError;
+use crate::ui::grants;
 use crate::ui::session::to;
 use axum::Json;
 use axum::extract::rejection::FormRejection;
@@ -138,6 +139,9 @@ pub(super) async fn rerun(
 pub(super) struct Decide {
     interrupt_id: ClientId,
     approved: bool,
+    /// What is allowed from now on, beside the one call.
+    #[serde(default)]
+    grant: String,
 }
 
 pub(super) async fn decide(
@@ -150,8 +154,10 @@ pub(super) async fn decide(
         let (user, body) = (viewer.author()?, read(body)?);
         // The same card answers once, whichever tab it is pressed in.
         let key = format!("approval:{}", body.interrupt_id.as_str());
-        let decisions = vec![(body.interrupt_id.id(), body.approved)];
-        go_on(&app, &user, &prepare_resume(&app, &user, key, decisions).await?).await
+        let decisions = vec![(body.interrupt_id.clone().id(), body.approved)];
+        let grants = grants::read(&body.grant)?.map(|grant| (body.interrupt_id.id(), grant));
+        let prepared = prepare_resume(&app, &user, key, decisions, grants.into_iter().collect()).await?;
+        go_on(&app, &user, &prepared).await
     };
     done(&headers, came.await)
 }

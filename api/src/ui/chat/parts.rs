@@ -4,7 +4,7 @@ use super::markdown;
 use super::view::{Chat, MAX_RUNNING, MAX_SHOWN_TURNS, Open};
 use crate::ui::audit::parts::{chat_link, history_link, run_link};
 use crate::ui::components::{Tone, chip, time};
-use crate::ui::{text, utf8_percent};
+use crate::ui::{grants, text, utf8_percent};
 use devmind_domain::ErrorCode;
 use devmind_domain::limits::{MAX_CONTENT_CHARS, MAX_TITLE_CHARS};
 use devmind_projections::{DeviceRow, PendingApproval, TurnRow, TurnToolCall};
@@ -299,7 +299,7 @@ fn ask(open: &Open, approval: &PendingApproval) -> Markup {
             p { strong { (text::inline(&approval.message)) } }
             (text::code(&arguments, &whole))
             p.hint {
-                "Allows " code { (text::inline(&approval.tool)) } " once, with exactly these arguments, and nothing else."
+                "“Allow once” allows " code { (text::inline(&approval.tool)) } " once, with exactly these arguments, and nothing else."
                 @if let Some(at) = approval.expires_at { " Without an answer by " (time(at)) " the model is told that nobody decided." }
             }
             @if open.own {
@@ -307,6 +307,7 @@ fn ask(open: &Open, approval: &PendingApproval) -> Markup {
                     (button("/chat/decide", &[("interrupt_id", approval.interrupt_id.as_str()), ("approved", "false")], "quiet", "Deny"))
                     (button("/chat/decide", &[("interrupt_id", approval.interrupt_id.as_str()), ("approved", "true")], "", "Allow once"))
                 }
+                (grants::offer(approval, "/chat/decide"))
             }
         }
     }

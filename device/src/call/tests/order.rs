@@ -187,7 +187,7 @@ async fn c16_a_file_that_changed_while_the_question_was_open_is_not_read() {
 #[tokio::test]
 async fn a_tool_that_breaks_down_fails_its_call_and_the_device_goes_on() {
     let mut fixture = Fixture::with(Arc::new(Fixed(true)), 1 << 20, true).await;
-    for n in 0..MAX_BLOCKING * 2 {
+    for n in 0..DEVICE_SLOTS * 2 {
         assert_eq!(fixture.outcome(&request(&format!("call {n}"), "README.md")).await, "failed EXECUTION_FAILED");
     }
     let listing = with_arguments("list", "workspace.list_files", &json!({}));

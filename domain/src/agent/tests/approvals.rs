@@ -4,8 +4,10 @@ use super::*;
 use crate::ErrorCode;
 use crate::canonical::call_hash;
 use crate::conversation::{Conversation, Interrupt, InterruptStatus, LatestTurn};
+use crate::tool_call::Decision;
+use crate::tools::{PolicyAnswer, Verdict};
 
-fn call(id: &str, name: &str, arguments: &str) -> ModelToolCall {
+pub(super) fn call(id: &str, name: &str, arguments: &str) -> ModelToolCall {
     ModelToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
 }
 /// A call that a person must approve.
@@ -19,7 +21,7 @@ fn guarded_hash() -> String {
     call_hash("demo_text", "1", &json!({}))
 }
 /// What the conversation says about calls, by model call id and hash, in the order it was asked.
-fn decided(decisions: &[(&str, &str, InterruptStatus)]) -> Approvals {
+pub(super) fn decided(decisions: &[(&str, &str, InterruptStatus)]) -> Approvals {
     let interrupt = |(call, hash, status): &(&str, &str, InterruptStatus)| Interrupt {
         interrupt_id: format!("i of {call}").into(),
         run_id: "r".into(),
@@ -39,14 +41,18 @@ fn decided(decisions: &[(&str, &str, InterruptStatus)]) -> Approvals {
     };
     Approvals::of(&Conversation { latest: Some(latest), ..Conversation::default() }, &"g".into())
 }
-fn yes() -> InterruptStatus {
+/// Whether a call may go on about which no policy had a word.
+fn about(approvals: &Approvals, call: &ModelToolCall, over_limit: bool) -> Permission {
+    judged_by_tools(approvals, [call]).about(catalogue(), call, over_limit)
+}
+pub(super) fn yes() -> InterruptStatus {
     InterruptStatus::Resolved { approved: true, by: "alice".into() }
 }
-fn no() -> InterruptStatus {
+pub(super) fn no() -> InterruptStatus {
     InterruptStatus::Resolved { approved: false, by: "alice".into() }
 }
 /// A thread whose model wants these calls.
-fn wants(calls: &[ModelToolCall]) -> Thread {
+pub(super) fn wants(calls: &[ModelToolCall]) -> Thread {
     let mut event = response(1, &[]);
     if let ThreadEvent::ModelResponded(responded) = &mut event {
         responded.tool_calls = calls.to_vec();
@@ -56,7 +62,8 @@ fn wants(calls: &[ModelToolCall]) -> Thread {
 /// The step with each call and what is known of its permission.
 fn planned(thread: &Thread, approvals: &Approvals) -> (&'static str, Vec<(String, Permission)>) {
     let calls = |calls: Vec<PlannedCall>| calls.into_iter().map(|planned| (planned.call.id, planned.permission));
-    match next_step(thread, approvals, catalogue()) {
+    let approvals = judged_by_tools(approvals, calls_of(thread));
+    match next_step(thread, &approvals, catalogue()) {
         Step::RunTools(list) => ("run", calls(list).collect()),
         Step::AwaitApproval(list) => ("await", calls(list).collect()),
         Step::CallModel { .. } => ("call model", vec![]),
@@ -75,10 +82,10 @@ fn what_a_person_decided_about_a_call_is_its_permission() {
         (InterruptStatus::Expired, Permission::Expired),
     ] {
         let approvals = decided(&[("c", &hash, status)]);
-        assert_eq!(approvals.about(catalogue(), &guarded("c"), false), permission);
+        assert_eq!(about(&approvals, &guarded("c"), false), permission);
     }
     for nobody_asked in [decided(&[]), Approvals::default(), Approvals::of(&Conversation::default(), &"g".into())] {
-        assert_eq!(nobody_asked.about(catalogue(), &guarded("c"), false), Permission::Undecided);
+        assert_eq!(about(&nobody_asked, &guarded("c"), false), Permission::Undecided);
     }
 }
 
@@ -87,18 +94,14 @@ fn an_approval_holds_for_one_call_of_one_thread_with_one_hash_and_for_nothing_el
     let hash = guarded_hash();
     let versions = [call_hash("demo_text", "2", &json!({})), call_hash("add", "1", &json!({})), String::new()];
     for other in versions {
-        assert_eq!(
-            decided(&[("c", &other, yes())]).about(catalogue(), &guarded("c"), false),
-            Permission::Undecided,
-            "{other}"
-        );
+        assert_eq!(about(&decided(&[("c", &other, yes())]), &guarded("c"), false), Permission::Undecided, "{other}");
     }
     let approvals = decided(&[("c", &hash, yes())]);
     for id in ["d", "", "g:c", "c~1.1"] {
-        assert_eq!(approvals.about(catalogue(), &guarded(id), false), Permission::Undecided, "{id}");
+        assert_eq!(about(&approvals, &guarded(id), false), Permission::Undecided, "{id}");
     }
     let elsewhere = Approvals::of(&Conversation::default(), &"g2".into());
-    assert_eq!(elsewhere.about(catalogue(), &guarded("c"), false), Permission::Undecided);
+    assert_eq!(about(&elsewhere, &guarded("c"), false), Permission::Undecided);
 }
 
 #[test]
@@ -121,9 +124,9 @@ fn decisions_of_another_thread_are_not_seen() {
         interrupts: vec![interrupt],
     };
     let conversation = Conversation { latest: Some(latest), ..Conversation::default() };
-    let about = |thread: &str| Approvals::of(&conversation, &thread.into()).about(catalogue(), &guarded("c"), false);
-    assert_eq!(about("g"), Permission::Undecided);
-    assert_eq!(about("g-before-the-retry"), Permission::Allowed("alice".into()));
+    let of = |thread: &str| about(&Approvals::of(&conversation, &thread.into()), &guarded("c"), false);
+    assert_eq!(of("g"), Permission::Undecided);
+    assert_eq!(of("g-before-the-retry"), Permission::Allowed("alice".into()));
 }
 
 #[test]
@@ -136,9 +139,9 @@ fn a_call_that_can_only_fail_or_needs_no_approval_waits_for_nobody() {
         (call("c", "no_such_tool", "{}"), false),
         (guarded("c"), true),
     ] {
-        assert_eq!(decided(&[]).about(catalogue(), &call, over_limit), Permission::NotNeeded, "{call:?}");
+        assert_eq!(about(&decided(&[]), &call, over_limit), Permission::NotNeeded, "{call:?}");
         let refused = decided(&[("c", &guarded_hash(), no())]);
-        assert_eq!(refused.about(catalogue(), &call, over_limit), Permission::NotNeeded, "{call:?}");
+        assert_eq!(about(&refused, &call, over_limit), Permission::NotNeeded, "{call:?}");
     }
 }
 
@@ -151,7 +154,7 @@ fn where_a_call_was_asked_about_again_the_newest_answer_counts() {
         (yes(), no(), Permission::Rejected("alice".into())),
     ] {
         let approvals = decided(&[("c", &hash, first), ("c", &hash, second)]);
-        assert_eq!(approvals.about(catalogue(), &guarded("c"), false), permission);
+        assert_eq!(about(&approvals, &guarded("c"), false), permission);
     }
 }
 
@@ -257,4 +260,40 @@ fn every_call_that_will_never_run_gets_one_result_that_says_why() {
         "a second time adds nothing"
     );
     assert!(stand_in_results(&Thread::default(), &"g".into(), |_| ErrorCode::ToolNotStarted).is_empty());
+}
+
+#[test]
+fn a_call_is_judged_before_anything_of_its_message_runs_or_is_asked_and_its_verdict_is_for_its_hash_alone() {
+    let thread = wants(&[free("x"), guarded("y"), call("bad", "demo_text", "{")]);
+    let unjudged = |approvals: &Approvals| -> Vec<String> {
+        match next_step(&thread, approvals, catalogue()) {
+            Step::Judge(calls) => calls.into_iter().map(|planned| planned.call.id).collect(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut approvals = decided(&[("y", &guarded_hash(), yes())]);
+    assert_eq!(unjudged(&approvals), ["x", "y"], "what can only fail is not judged, a person's yes is no verdict");
+    let allow = || Verdict::of_answer("p", PolicyAnswer::Allow).expect("a word");
+    approvals.judged(ToolCallId::of(&"g".into(), "x"), call_hash("add", "1", &json!({"a": 1, "b": 2})), allow());
+    approvals.judged(ToolCallId::of(&"g".into(), "y"), call_hash("demo_text", "2", &json!({})), allow());
+    assert_eq!(unjudged(&approvals), ["y"], "a verdict about another version is none");
+}
+
+#[test]
+fn a_verdict_is_the_permission_and_a_person_is_heard_only_where_it_asks() {
+    let hash = guarded_hash();
+    let verdict = |decision| Verdict { decision, code: "CODE".into(), by: "policy:p".into(), reason: String::new() };
+    for (decision, status, permission) in [
+        (Decision::Deny, yes(), Permission::Denied(verdict(Decision::Deny))),
+        (Decision::Allow, no(), Permission::Granted(verdict(Decision::Allow))),
+        (Decision::Ask, yes(), Permission::Allowed("alice".into())),
+        (Decision::Ask, no(), Permission::Rejected("alice".into())),
+        (Decision::Ask, InterruptStatus::Open, Permission::Undecided),
+    ] {
+        let mut approvals = decided(&[("c", &hash, status)]);
+        approvals.judged(ToolCallId::of(&"g".into(), "c"), hash.clone(), verdict(decision));
+        assert_eq!(approvals.about(catalogue(), &guarded("c"), false), permission);
+        let beyond = approvals.about(catalogue(), &guarded("c"), true);
+        assert_eq!(beyond, Permission::NotNeeded, "no verdict makes a call that can only fail anything else");
+    }
 }

@@ -1,6 +1,10 @@
 //! Interrupts: raised, answered, expired, and the run that goes on.
 
 use super::*;
+use crate::aggregate::Decider;
+use crate::canonical::call_hash;
+use crate::tool_call::{Risk, Target, ToolCallRequested};
+use serde_json::json;
 
 fn interrupt(claim: Claim) -> Command {
     let interrupts = vec![asked(1, Some(at(10))), asked(2, None)];
@@ -234,4 +238,132 @@ fn decisions_stay_known_along_the_runs_that_resume_a_thread_and_to_no_other_run(
 fn a_run_does_not_wait_for_approvals_that_it_does_not_name() {
     let command = Command::Interrupt { run_id: "r1".into(), claim: owner(7), interrupts: vec![] };
     check(&running(), command, Err(ConversationError::NothingToAsk));
+}
+
+/// A permission for the whole conversation, with the answer to interrupt `n`.
+fn grant(n: u32, risk: Risk, scope: GrantScope) -> NewGrant {
+    let arguments = json!({ "path": "docs/a.md" });
+    NewGrant {
+        grant_id: format!("g{n}").into(),
+        interrupt_id: format!("i{n}").into(),
+        arguments: arguments.clone(),
+        call: Box::new(ToolCallRequested {
+            conversation_id: "c".into(),
+            turn_id: "t1".into(),
+            run_id: "r1".into(),
+            user_id: "alice".into(),
+            graph_thread_id: "g1".into(),
+            model_call_id: format!("c{n}"),
+            parent_tool_call_id: None,
+            tool: "workspace.read_file".into(),
+            tool_version: "1".into(),
+            target: Target::Device,
+            device_id: Some("laptop".into()),
+            call_hash: call_hash("workspace.read_file", "1", &arguments),
+            arguments,
+            risk,
+        }),
+        scope,
+    }
+}
+fn docs() -> GrantScope {
+    GrantScope::Folder { path: "docs".into() }
+}
+/// Interrupts that show the call of [`grant`].
+fn shown(count: u32) -> Vec<Event> {
+    let hash = grant(1, Risk::Medium, docs()).call.call_hash;
+    let mut events = waiting(&vec![None; count as usize]);
+    for event in &mut events {
+        if let Event::InterruptRaised(raised) = event {
+            raised.arguments_hash.clone_from(&hash);
+        }
+    }
+    events
+}
+fn answer_with(decisions: &[(u32, bool)], grants: Vec<NewGrant>) -> Command {
+    Command::Answer(Answer { grants, ..answer(decisions) })
+}
+
+#[test]
+fn what_is_allowed_for_the_conversation_comes_with_a_yes_and_is_no_wider_than_what_was_shown() {
+    let given = |scope| {
+        let command = answer_with(&[(1, true)], vec![grant(1, Risk::Medium, scope)]);
+        let result = fold(&shown(1)).decide(command);
+        result.map(|events| events.iter().any(|event| matches!(event, Event::ToolGrantGiven(_))))
+    };
+    let path = |path: &str| GrantScope::Path { path: path.into() };
+    let folder = |path: &str| GrantScope::Folder { path: path.into() };
+    for (scope, possible) in [
+        (GrantScope::Tool, true),
+        (path("docs/a.md"), true),
+        (path("docs/b.md"), false),
+        (folder("docs"), true),
+        (folder("."), true),
+        (folder("docs/a"), false),
+        (folder("src"), false),
+    ] {
+        let refused = given(scope.clone()).is_err_and(|error| error.code() == crate::ErrorCode::GrantRefused);
+        assert_eq!(refused, !possible, "{scope:?}");
+    }
+    let refused = |decisions: &[(u32, bool)], new: NewGrant| {
+        let error = fold(&shown(2)).decide(answer_with(decisions, vec![new])).expect_err("refused");
+        assert!(matches!(error, ConversationError::GrantRefused(_)), "{error}");
+    };
+    refused(&[(1, true)], grant(1, Risk::High, docs()));
+    refused(&[(1, false)], grant(1, Risk::Medium, docs()));
+    refused(&[(1, true)], grant(2, Risk::Medium, docs()));
+    let mut other = grant(1, Risk::Medium, docs());
+    other.call.tool = "demo_text".into();
+    refused(&[(1, true)], other);
+    let mut other = grant(1, Risk::Medium, docs());
+    other.call.call_hash = "another".into();
+    refused(&[(1, true)], other);
+}
+
+#[test]
+fn a_grant_counts_until_it_is_revoked_or_the_conversation_ends_and_a_repeated_answer_gives_no_second_one() {
+    let mut events = shown(2);
+    let yes = |n: u32, scope| answer_with(&[(n, true)], vec![grant(n, Risk::Medium, scope)]);
+    let mut state = fold(&events);
+    for command in [yes(1, docs()), answer_with(&[(2, true)], vec![])] {
+        let decided = state.decide(command).expect("decided");
+        decided.iter().for_each(|event| state.evolve(event));
+        events.extend(decided);
+    }
+    assert_eq!(state.grants.iter().map(|own| own.grant_id.as_str()).collect::<Vec<_>>(), ["g1"]);
+    check(&events, yes(1, docs()), Ok(vec![]));
+    check(&events, answer_with(&[(1, true)], vec![]), Ok(vec![]));
+    check(&events, yes(1, GrantScope::Tool), Err(ConversationError::InterruptAlreadyResolved));
+    check(&events, yes(2, docs()), Err(ConversationError::InterruptAlreadyResolved));
+
+    let revoke = |user: &str, id: &str| Command::RevokeGrant { user_id: user.into(), grant_id: id.into() };
+    check(&events, revoke("mallory", "g1"), Err(ConversationError::NotOwner));
+    check(&events, revoke("alice", "g2"), Err(ConversationError::GrantNotFound));
+    let revoked: Event = ToolGrantRevoked { grant_id: "g1".into(), revoked_by: "alice".into() }.into();
+    check(&events, revoke("alice", "g1"), Ok(vec![revoked.clone()]));
+    let after = [events.clone(), vec![revoked]].concat();
+    assert_eq!(fold(&after).grants, vec![]);
+    check(&after, revoke("alice", "g1"), Err(ConversationError::GrantNotFound));
+    assert_eq!(fold(&then(events, ConversationDeleted {})).grants, vec![]);
+}
+
+#[test]
+fn a_conversation_has_so_many_grants_at_a_time() {
+    let mut state = fold(&shown(1));
+    let mut given = grant(1, Risk::Medium, docs());
+    for _ in 0..MAX_GRANTS {
+        let own = Grant {
+            grant_id: "old".into(),
+            interrupt_id: "old".into(),
+            tool: "t".into(),
+            tool_version: "1".into(),
+            scope: GrantScope::Tool,
+        };
+        state.grants.push(own);
+    }
+    let full = state.decide(answer_with(&[(1, true)], vec![given.clone()])).expect_err("refused");
+    assert!(matches!(full, ConversationError::GrantRefused(_)), "{full}");
+    state.grants.pop();
+    given.scope = GrantScope::Tool;
+    assert!(state.decide(answer_with(&[(1, true)], vec![given])).is_ok());
 }

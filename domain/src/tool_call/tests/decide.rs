@@ -39,6 +39,17 @@ fn a_new_call_is_requested_with_what_was_decided_and_a_known_one_only_decided() 
 }
 
 #[test]
+fn a_request_alone_is_recorded_once_and_what_follows_adds_to_it() {
+    let ask = |path: &str| Command::Request(Box::new(request(path)));
+    check(&[], ask("a"), Ok(vec![request("a").into()]));
+    for given in [vec![request("a").into()], after(&[Ask]), refused(), sent(1)] {
+        check(&given, ask("a"), Ok(vec![]));
+        check(&given, ask("b"), Err(ToolCallError::HashConflict));
+    }
+    check(&[request("a").into()], send(dispatch()), Ok(sent(1)[1..].to_vec()));
+}
+
+#[test]
 fn the_same_decision_twice_is_one_and_another_one_is_news() {
     for first in EVERY_DECISION {
         check(&after(&[first]), decide("a", first), Ok(vec![]));
