@@ -8,8 +8,8 @@
 #   util-linux        unshare and mount, for a small disk that is really full (Linux)
 #   chromium          the pages, as people see them (tests/browser, driven by playwright-core from npm)
 # Used when it is there (the tests say so when they are skipped, and fail with DEVMIND_REQUIRE_PEERS=1):
-#   node >= 20.15, npm   the AG-UI client under tests/peers/agui and the mock model server under
-#                        tests/peers/aimock, and the browser tests; they fetch their packages with `npm ci`
+#   node >= 20.15, npm   the AG-UI client, the mock model server and the MCP servers under tests/peers (agui, aimock,
+#                        mcp), and the browser tests; they fetch their packages with `npm ci`
 #   python3 with venv    schemathesis, a device of another hand, the messages of OpenTelemetry (tests/peers), whose
 #                        packages pip fetches into target/peers
 # Rust itself comes from rustup; rust-toolchain is whatever cargo the machine has, 1.90 or newer.

@@ -86,11 +86,9 @@ pub fn run(cli: Cli) -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(if matches!(cli.command, Some(Command::Demo(_))) { "warn" } else { "info" })
     });
-    // The model's client logs what it cannot read as it came; an endpoint may repeat the key there.
-    let filter = match "async_openai=off".parse() {
-        Ok(quiet) => filter.add_directive(quiet),
-        Err(_) => filter,
-    };
+    // These clients log what others say as it came; an endpoint may repeat a key there.
+    let quiet = ["async_openai=off", "rmcp=off"].iter().filter_map(|directive| directive.parse().ok());
+    let filter = quiet.fold(filter, EnvFilter::add_directive);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

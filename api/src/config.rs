@@ -3,6 +3,8 @@
 use crate::identity::{Caller, Identities, is_user_name};
 use crate::lifecycle::{LEDGER_FILE, VIEWS_FILE};
 use crate::limits::Limits;
+use crate::mcp;
+pub use crate::mcp::McpConfig;
 pub use crate::model::{ModelConfig, Provider};
 use crate::nodes::{MAX_NODE_LEASE_MS, MIN_NODE_LEASE_MS, NODE_LEASE_MS};
 use devmind_domain::ErrorCode;
@@ -50,6 +52,8 @@ pub struct ServerConfig {
     pub model_idle_ms: u64,
     /// How long a person may take to answer an approval (milliseconds); 0: for ever.
     pub approval_lifetime_ms: i64,
+    /// MCP servers whose tools are offered, too.
+    pub mcp: Vec<McpConfig>,
     /// Whether people are asked about calls in the conversation. Without it, a call that somebody would be asked about is
     /// refused (`APPROVAL_UNAVAILABLE`); what a device asks its user stays.
     pub approvals: bool,
@@ -93,6 +97,7 @@ impl Default for ServerConfig {
             model_first_byte_ms: MODEL_FIRST_BYTE_MS,
             model_idle_ms: MODEL_IDLE_MS,
             approval_lifetime_ms: APPROVAL_LIFETIME_MS,
+            mcp: Vec::new(),
             approvals: true,
             policies: Vec::new(),
             limits: Limits::default(),
@@ -229,6 +234,7 @@ impl ServerConfig {
         if let Some(model) = &self.model {
             model.check()?;
         }
+        mcp::config::check(&self.mcp)?;
         Ok(self)
     }
 

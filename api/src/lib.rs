@@ -16,6 +16,7 @@ pub mod identity;
 pub mod ids;
 pub mod lifecycle;
 pub mod limits;
+pub mod mcp;
 pub mod model;
 pub mod nodes;
 pub mod places;

@@ -12,6 +12,7 @@ use crate::error::ApiError;
 use crate::http::{MAX_OPEN_STREAMS, router};
 use crate::ids::new_id;
 use crate::limits::millis;
+use crate::mcp::Servers;
 use crate::model::{self, Model};
 use crate::nodes::lease::{Kept, look_after_others};
 use crate::nodes::{self, Nodes, news};
@@ -171,6 +172,7 @@ impl Server {
     /// # Errors
     /// As [`Server::open`].
     pub async fn open_with_model(config: &ServerConfig, model: Arc<dyn Model>) -> Result<Self, StartError> {
+        let mcp = Servers::new(&config.mcp)?;
         // The port first: a second server must fail before it writes anything.
         let listener = bind(config.address()?).await?;
         let address = listener.local_addr().map_err(|error| StartError::new(ErrorCode::AddressInUse, error))?;
@@ -208,6 +210,7 @@ impl Server {
             nodes,
             lease,
             tools: Tools::default(),
+            mcp,
             policies: Policies::new(config.rules()?, config.approvals),
             gateway: Gateway::new(&config.limits),
             open_streams: Places::new(u32::MAX, MAX_OPEN_STREAMS),
@@ -247,6 +250,7 @@ impl Server {
     /// `NODE_LOST` when other processes count this one as lost: then it ends without another word in the log.
     pub async fn serve(self, stop: CancellationToken) -> Result<(), StartError> {
         let Self { app, listener, before, projections, stop_projections, .. } = self;
+        Servers::start(&app);
         let news = app.lease.is_some().then(|| tokio::spawn(news::follow(app.clone(), before)));
         let connections = TaskTracker::new();
         let closing = CancellationToken::new();
@@ -264,6 +268,7 @@ impl Server {
         app.runs.stop_all(StopReason::ShuttingDown);
         closing.cancel();
         drain("runs", &app.run_tasks).await;
+        app.mcp.stop().await;
         app.gateway.connections.close_all(&Closing::new(CloseCode::Restarting, "the server is stopping"));
         if let Err(error) = others.await {
             tracing::error!(cause = %error, "the task that looks after other processes failed");

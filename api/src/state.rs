@@ -3,6 +3,7 @@
 use crate::device_gateway::Gateway;
 use crate::identity::Identities;
 use crate::limits::Limits;
+use crate::mcp::Servers;
 use crate::model::Model;
 use crate::nodes::Nodes;
 use crate::nodes::lease::Kept;
@@ -55,6 +56,8 @@ pub struct App {
     pub approval_lifetime_ms: Option<i64>,
     /// The tools there are.
     pub tools: Tools,
+    /// MCP servers, which give some of them.
+    pub mcp: Servers,
     /// What is allowed, asked about and refused of their calls.
     pub policies: Policies,
     /// Devices and their calls.

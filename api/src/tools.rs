@@ -1,13 +1,24 @@
-//! The tools of this process: their definitions, and the bodies of those that run in the server.
+//! The tools of this process: their definitions, the bodies of those that run in the server, and the guards,
+//! wrappers and post-execute steps that every call of them passes.
 //!
 //! A run takes the tools as they are when it begins ([`ToolSet`] is a cheap copy), so that what a model was
-//! offered is what it can call until its run ends. How a call is judged and recorded is left to `runs`.
+//! offered is what it can call until its run ends, and no stage changes under a call. How a call is judged and
+//! recorded is left to `runs`.
+
+mod built_in;
+mod wrappers;
+
+pub use built_in::Durations;
+pub use wrappers::{Clock, Next, Wrapped, WrappedCall, Wrapper, around};
 
 use crate::ids::now;
+use built_in::{Measured, TimeLimit, durations};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::tool_call::Target;
-use devmind_domain::tools::{Registry, RegistryError, ToolDefinition, ToolOutcome, catalogue, server_tools};
+use devmind_domain::tool_call::{ResultStatus, Target};
+use devmind_domain::tools::{
+    Guard, PostExecute, Registry, RegistryError, ToolDefinition, ToolOutcome, built_in_guards, catalogue, server_tools,
+};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -29,38 +40,75 @@ pub struct ToolContext {
     pub cancel: CancellationToken,
 }
 
+/// How a body ended: what it gave, and whether anybody can know that it did its work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BodyEnd {
+    /// What is recorded: succeeded, failed, or that it began and nobody knows what came of it.
+    pub status: ResultStatus,
+    /// The value, or why there is none.
+    pub outcome: ToolOutcome,
+}
+
+impl BodyEnd {
+    /// It began, and whether it took effect cannot be known.
+    pub fn unknown(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { status: ResultStatus::Indeterminate, outcome: ToolOutcome::failure(code, message) }
+    }
+}
+
+impl BodyEnd {
+    /// What of it can be recorded.
+    fn bounded(self) -> Self {
+        let outcome = self.outcome.bounded();
+        let lost = self.status == ResultStatus::Succeeded && !outcome.ok();
+        Self { status: if lost { ResultStatus::Failed } else { self.status }, outcome }
+    }
+}
+
+impl From<ToolOutcome> for BodyEnd {
+    fn from(outcome: ToolOutcome) -> Self {
+        let status = if outcome.ok() { ResultStatus::Succeeded } else { ResultStatus::Failed };
+        Self { status, outcome }
+    }
+}
+
 /// The third layer of a tool that runs in the server.
 pub trait ServerTool: Send + Sync {
-    /// Does it. Arguments match the tool's schema; the value is checked against the schema of its output.
-    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome>;
+    /// Does it. Arguments match the tool's schema; the value is checked against the schema of its output. A body
+    /// that was asked to end and cannot tell what it did says [`BodyEnd::unknown`] with `RESULT_UNKNOWN`.
+    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, BodyEnd>;
 }
 
 /// A built-in tool: a pure function of its arguments and the time.
 struct BuiltIn(String);
 
 impl ServerTool for BuiltIn {
-    fn call(&self, arguments: Value, _: ToolContext) -> BoxFuture<'_, ToolOutcome> {
-        async move { server_tools::execute(&self.0, &arguments, now()) }.boxed()
+    fn call(&self, arguments: Value, _: ToolContext) -> BoxFuture<'_, BodyEnd> {
+        async move { server_tools::execute(&self.0, &arguments, now()).into() }.boxed()
     }
 }
 
-/// Definitions and bodies.
+/// Definitions, bodies, and what stands around them.
 #[derive(Clone)]
 pub struct ToolSet {
     registry: Registry,
     bodies: BTreeMap<String, Arc<dyn ServerTool>>,
+    guards: Vec<Guard>,
+    wrappers: Vec<Arc<dyn Wrapper>>,
+    post_execute: Arc<[PostExecute]>,
 }
 
 impl ToolSet {
     /// The tools that this program brings along.
-    pub fn built_in() -> Self {
+    fn built_in(durations: &Durations) -> Self {
         let registry = catalogue().clone();
         let of_server = registry.definitions().filter(|definition| definition.target == Target::Server);
         let body = |definition: &ToolDefinition| -> (String, Arc<dyn ServerTool>) {
             (definition.name.clone(), Arc::new(BuiltIn(definition.name.clone())))
         };
         let bodies = of_server.map(body).collect();
-        Self { registry, bodies }
+        let wrappers: Vec<Arc<dyn Wrapper>> = vec![Arc::new(Measured(durations.clone())), Arc::new(TimeLimit)];
+        Self { registry, bodies, guards: built_in_guards(), wrappers, post_execute: Arc::new([]) }
     }
 
     /// The definitions.
@@ -79,107 +127,98 @@ impl ToolSet {
         Ok(())
     }
 
+    /// Adds a guard, before those that are there: the built-in ones have the last look.
+    pub fn add_guard(&mut self, guard: Guard) {
+        self.guards.insert(0, guard);
+    }
+
+    /// Adds a wrapper, around those that are there but inside the one that measures.
+    pub fn add_wrapper(&mut self, wrapper: Arc<dyn Wrapper>) {
+        self.wrappers.insert(1, wrapper);
+    }
+
+    /// Adds a post-execute step, after those that are there.
+    pub fn add_post_execute(&mut self, step: PostExecute) {
+        self.post_execute = self.post_execute.iter().cloned().chain([step]).collect();
+    }
+
+    /// The guards, in order.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// The wrappers, the outermost first.
+    pub fn wrappers(&self) -> &[Arc<dyn Wrapper>] {
+        &self.wrappers
+    }
+
+    /// The post-execute steps, in order.
+    pub fn post_execute(&self) -> &Arc<[PostExecute]> {
+        &self.post_execute
+    }
+
     /// Takes a tool away.
     pub fn remove(&mut self, name: &str) {
         self.registry.remove(name);
         self.bodies.remove(name);
     }
 
-    /// Runs a tool's body within its time. A body that panics has failed; one that does not end when it is asked
-    /// to is left, and nobody knows what it did.
-    pub async fn execute(&self, tool: &str, arguments: Value, context: ToolContext) -> ToolOutcome {
+    /// Runs a tool's body. One that panics has failed; one that does not end when it is asked to is left, and nobody
+    /// knows what it did. How long it may run is left to the wrappers.
+    pub async fn execute(&self, tool: &str, arguments: Value, context: ToolContext) -> BodyEnd {
         let Some(body) = self.bodies.get(tool) else {
-            return ToolOutcome::failure(ErrorCode::UnknownTool, format!("{tool} does not run in the server"));
+            return ToolOutcome::failure(ErrorCode::UnknownTool, format!("{tool} does not run in the server")).into();
         };
-        let limit = self.registry.get(tool).and_then(|definition| definition.timeout_ms).map(Duration::from_millis);
         let cancel = context.cancel.clone();
         // The making of the future is the body's own code, too.
         let running = AssertUnwindSafe(async { body.call(arguments, context).await }).catch_unwind();
         let mut running = std::pin::pin!(running);
-        let time_is_over = async {
-            match limit {
-                Some(limit) => tokio::time::sleep(limit).await,
-                None => std::future::pending().await,
-            }
-        };
-        let code = tokio::select! {
+        tokio::select! {
             biased;
-            ended = &mut running => return ended.unwrap_or_else(|_panic| panicked(tool)),
-            () = cancel.cancelled() => ErrorCode::ResultUnknown,
-            () = time_is_over => ErrorCode::ToolTimeout,
-        };
-        cancel.cancel();
+            ended = &mut running => return ended.unwrap_or_else(|_panic| panicked(tool)).bounded(),
+            () = cancel.cancelled() => {}
+        }
         match tokio::time::timeout(END_WITHIN, running).await {
-            Ok(ended) => ended.unwrap_or_else(|_panic| panicked(tool)),
+            Ok(ended) => ended.unwrap_or_else(|_panic| panicked(tool)).bounded(),
             Err(_elapsed) => {
-                ToolOutcome::failure(code, "the tool was asked to end and did not: what it did is unknown")
+                let message = "the tool was asked to end and did not: what it did is unknown";
+                BodyEnd::unknown(ErrorCode::ResultUnknown, message)
             }
         }
     }
 }
 
-fn panicked(tool: &str) -> ToolOutcome {
+fn panicked(tool: &str) -> BodyEnd {
     tracing::error!(tool.name = tool, "a tool panicked");
-    ToolOutcome::failure(ErrorCode::ExecutionFailed, "the tool has a fault")
+    ToolOutcome::failure(ErrorCode::ExecutionFailed, "the tool has a fault").into()
 }
 
 /// The tools of a process, which can change while it runs.
-pub struct Tools(RwLock<Arc<ToolSet>>);
+pub struct Tools {
+    now: RwLock<Arc<ToolSet>>,
+    durations: Durations,
+}
 
 impl Default for Tools {
     fn default() -> Self {
-        Self(RwLock::new(Arc::new(ToolSet::built_in())))
+        let durations = durations();
+        Self { now: RwLock::new(Arc::new(ToolSet::built_in(&durations))), durations }
     }
 }
 
 impl Tools {
     /// The tools there are now.
     pub fn current(&self) -> Arc<ToolSet> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes them for every run that begins from now on.
     pub fn change<T>(&self, change: impl FnOnce(&mut ToolSet) -> T) -> T {
-        change(Arc::make_mut(&mut self.0.write().unwrap_or_else(PoisonError::into_inner)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    struct Body(fn(ToolContext) -> BoxFuture<'static, ToolOutcome>);
-
-    impl ServerTool for Body {
-        fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome> {
-            (self.0)(context)
-        }
+        change(Arc::make_mut(&mut self.now.write().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    async fn code(body: fn(ToolContext) -> BoxFuture<'static, ToolOutcome>) -> Option<String> {
-        let any = json!({"type": "object"});
-        let mut definition = ToolDefinition::new("t", "", any.clone(), any);
-        definition.timeout_ms = Some(1);
-        let tools = Tools::default();
-        tools.change(|tools| tools.register(definition, Arc::new(Body(body)))).expect("whole");
-        let context = ToolContext { tool_call_id: "c".into(), cancel: CancellationToken::new() };
-        tools.current().execute("t", json!({}), context).await.error_code()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_panics_or_hangs_fails_alone_and_one_that_ends_when_asked_is_heard() {
-        assert_eq!(code(|_| async { ToolOutcome::success(json!({})) }.boxed()).await, None);
-        assert_eq!(code(|_| panic!("a fault")).await.as_deref(), Some("EXECUTION_FAILED"));
-        assert_eq!(code(|_| async { panic!("a fault") }.boxed()).await.as_deref(), Some("EXECUTION_FAILED"));
-        assert_eq!(code(|_| std::future::pending().boxed()).await.as_deref(), Some("TOOL_TIMEOUT"));
-        let ends_when_asked = |context: ToolContext| {
-            async move {
-                context.cancel.cancelled().await;
-                ToolOutcome::success(json!({"late": true}))
-            }
-            .boxed()
-        };
-        assert_eq!(code(ends_when_asked).await, None, "what really happened is what is recorded");
+    /// How long calls took.
+    pub fn durations(&self) -> &Durations {
+        &self.durations
     }
 }

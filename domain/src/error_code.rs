@@ -100,6 +100,9 @@ error_codes! {
     ToolDenied = "TOOL_DENIED", 403, false, "a policy refuses this call; asking again changes nothing";
     PolicyFailed = "POLICY_FAILED", 500, false, "a policy has a fault, and what it cannot judge is refused; the server's log says more";
     ApprovalCancelled = "APPROVAL_CANCELLED", 403, false, "the approval was taken back before anybody decided";
+    GuardRefused = "GUARD_REFUSED", 403, false, "a check right before the call was begun refused it; the event of the refusal names it";
+    BlockedByPolicy = "BLOCKED_BY_POLICY", 403, false, "a policy holds back what came of the call; its words say why";
+    Aborted = "ABORTED", 409, false, "the tool ran to its end while the run was stopped; what it gave is in the log";
     ToolNotStarted = "TOOL_NOT_STARTED", 409, false, "the run ended before this call was begun";
     ToolLimitReached = "TOOL_LIMIT_REACHED", 429, false, "a run may use a limited number of tools; answer with what there is";
     ExecutionFailed = "EXECUTION_FAILED", 500, false, "the tool failed; its message says why";
@@ -107,6 +110,8 @@ error_codes! {
     RenderFailed = "RENDER_FAILED", 500, false, "the tool ran and its value could not be shown; the value is in the log";
     ToolTimeout = "TOOL_TIMEOUT", 504, true, "no result came in time; a late one is still recorded";
     ResultUnknown = "RESULT_UNKNOWN", 503, false, "it is not known whether the tool ran; the device's report will settle it";
+    McpUnavailable = "MCP_UNAVAILABLE", 503, true, "the MCP server is away and is being started again; nothing was sent to it";
+    ToolChanged = "TOOL_CHANGED", 409, false, "the tool is not what it was when it was offered or allowed, or is gone: ask again";
     RunCancelled = "RUN_CANCELLED", 409, false, "the run was stopped while the tool was under way";
     AbortedBeforeDispatch = "ABORTED_BEFORE_DISPATCH", 409, false, "the run was stopped before the tool was sent anywhere";
 
@@ -219,8 +224,8 @@ mod tests {
             FILE_CHANGED EXECUTION_TIMEOUT FILE_TOO_LARGE NOT_TEXT IO_ERROR RESULT_TOO_LARGE NOT_EXECUTED \
             DEVICE_RESTARTED OUTPUT_NOT_STORED JOURNAL_ROLLED_BACK";
         let pipeline = "UNKNOWN_TOOL INVALID_ARGUMENTS TOOL_DENIED APPROVAL_REJECTED APPROVAL_EXPIRED APPROVAL_CANCELLED \
-            APPROVAL_UNAVAILABLE TOOL_TIMEOUT ABORTED_BEFORE_DISPATCH TOOL_LIMIT_REACHED \
-            RESULT_UNKNOWN EXECUTION_FAILED";
+            APPROVAL_UNAVAILABLE GUARD_REFUSED TOOL_TIMEOUT ABORTED_BEFORE_DISPATCH ABORTED INVALID_TOOL_OUTPUT \
+            RENDER_FAILED BLOCKED_BY_POLICY TOOL_NOT_STARTED TOOL_LIMIT_REACHED RESULT_UNKNOWN EXECUTION_FAILED";
         for code in [conversations, calling_a_device, refused, device_answers, pipeline].map(str::split_whitespace) {
             code.for_each(|code| assert!(ErrorCode::parse(code).is_some(), "{code} is not in the table"));
         }

@@ -16,6 +16,16 @@ pub const MAX_MODEL_CALL_ID_CHARS: usize = 100;
 pub const CONTEXT_TURNS: usize = 20;
 /// Tool calls of one run that are carried out, at most; later ones get `TOOL_LIMIT_REACHED`.
 pub const MAX_TOOL_CALLS_PER_RUN: u32 = 16;
+/// Bytes of a call's arguments as canonical JSON, at most: a frame to a device holds them.
+pub const MAX_TOOL_ARGUMENTS_BYTES: usize = MAX_REQUEST_FRAME_BYTES / 2;
+/// Bytes of what a tool in the server gives, as canonical JSON, at most.
+pub const MAX_TOOL_OUTPUT_BYTES: usize = 4 << 20;
+/// Bytes of the text that the model sees of one call, as JSON writes them, at most: an event holds it.
+pub const MAX_TOOL_CONTENT_JSON_BYTES: usize = MAX_PAYLOAD_BYTES - (64 << 10);
+/// Characters of what a tool in the server says about its failure, at most; the rest is cut off.
+pub const MAX_TOOL_MESSAGE_CHARS: usize = 8_000;
+/// Times that a tool may be run again, at most.
+pub const MAX_TOOL_RETRIES: u32 = 5;
 /// Tool calls of one message that are under way at once, at most.
 pub const MAX_PARALLEL_CALLS: usize = 10;
 /// Steps of calls that a device carries out at once, at most, and so calls of one message that it is sent at once.

@@ -27,6 +27,7 @@ mod show;
 mod stats;
 mod store;
 mod timeline;
+pub mod told;
 mod verify;
 
 pub use cli::Cli;

@@ -234,6 +234,32 @@ async fn what_cannot_be_called_is_refused_before_anything_is_recorded() {
 }
 
 #[tokio::test]
+async fn a_call_without_a_model_goes_through_policies_and_output_checks_and_nobody_is_asked_about_it() {
+    let policies = json!([
+        { "id": "secrets", "arguments": { "/path": { "glob": "secrets/**" } }, "decision": "deny" },
+        { "id": "docs", "arguments": { "/path": { "glob": "docs/**" } }, "decision": "ask" },
+    ]);
+    let server = TestServer::start_with(|config| config.policies = serde_json::from_value(policies).unwrap()).await;
+    let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
+    let asked = ann.ask(&Question::new("never claimed").on(&device.device_id)).await;
+    let mut socket = device.online(&ann).await;
+    let id = format!("{}:again", server.log().one("RunPrepared").await.payload["graph_thread_id"].as_str().unwrap());
+    for _ in 0..2 {
+        assert_eq!(code(&answered(call(&ann, &asked, "./secrets/a", Some(&id))).await), "TOOL_DENIED");
+    }
+    assert_eq!(server.log().kinds_of_stream(&id).await, ["ToolCallRequested", "ToolCallDecided"], "decided once");
+    assert_eq!(code(&answered(call(&ann, &asked, "docs/a", None)).await), "APPROVAL_UNAVAILABLE");
+    let calling = call(&ann, &asked, "README.md", None);
+    let request = socket.expect("tool.call.request").await;
+    socket.send(success(&request, &json!({ "content": 1 }))).await;
+    assert_eq!(code(&answered(calling).await), "INVALID_TOOL_OUTPUT");
+    server.log().one("ToolOutcomeRevised").await;
+    socket.acked(&request["tool_call_id"]).await;
+    socket.close().await;
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn a_client_that_goes_away_does_not_take_the_call_back_and_a_stop_of_the_run_does() {
     let (server, ann, device, asked) = start().await;
     let mut socket = device.online(&ann).await;

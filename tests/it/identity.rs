@@ -32,6 +32,8 @@ struct Anns {
     tool_call_id: String,
     waiting: Asked,
     interrupt_id: String,
+    granted: Asked,
+    grant_id: String,
     to_run: Asked,
     to_stop: Asked,
     to_delete: Asked,
@@ -43,6 +45,12 @@ impl Anns {
         let call = ann.tool_call(&answered).await;
         let path = format!("/api/ledger/events?conversation_id={}&limit=1", answered.conversation_id);
         let position = ann.get(&path).await.ok()["events"][0]["position"].as_u64().unwrap();
+        let (granted, events) = ann.converse(&Question::new("the demo text, please")).await;
+        let yes = json!({ "interrupt_id": interrupts(&events).remove(0), "approved": true, "grant": { "scope": "tool" },
+            "idempotency_key": new_id() });
+        ann.post("/api/runs/resume", &yes).await.ok();
+        let grants = format!("/api/conversations/grants?conversation_id={}", granted.conversation_id);
+        let grant_id = ann.get(&grants).await.ok()[0]["grant_id"].as_str().unwrap().to_owned();
         let (waiting, events) = ann.converse(&Question::new("the demo text, please")).await;
         Self {
             tool_call_id: call["tool_call_id"].as_str().unwrap().to_owned(),
@@ -50,6 +58,8 @@ impl Anns {
             position,
             waiting,
             interrupt_id: interrupts(&events).remove(0),
+            granted,
+            grant_id,
             to_run: ann.ask(&Question::new("to run")).await,
             to_stop: ann.ask(&Question::new("to stop")).await,
             to_delete: ann.ask(&Question::new("to delete")).await,
@@ -71,7 +81,8 @@ const FORBIDDEN: (u16, &str) = (403, "FORBIDDEN");
 const OK: (u16, &str) = (200, "");
 
 fn cases(own: &Anns) -> Vec<Case> {
-    let Anns { answered, position, tool_call_id, waiting, interrupt_id, to_run, to_stop, to_delete } = own;
+    let Anns { answered, position, tool_call_id, waiting, interrupt_id, granted, grant_id, to_run, to_stop, to_delete } =
+        own;
     let conversation = &answered.conversation_id;
     // What is ann's: the owner, and those who may read everything.
     let read = |route, query: String| Case { route, query, body: None, expect: [NOBODY, OK, FORBIDDEN, OK, OK] };
@@ -97,13 +108,13 @@ fn cases(own: &Anns) -> Vec<Case> {
         list("get /api/conversations"),
         read("get /api/conversations", "user_id=ann".to_owned()),
         read("get /api/turns", format!("conversation_id={conversation}")),
-        read("get /api/conversations/grants", format!("conversation_id={conversation}")),
         read("get /api/tool-calls", format!("conversation_id={conversation}")),
         read("get /api/tool-calls", format!("run_id={}", answered.run_id)),
         read("get /api/tool-calls", format!("tool_call_id={tool_call_id}")),
         read("get /api/runs/events", format!("run_id={}", answered.run_id)),
         Case { query: "q=add".to_owned(), ..list("get /api/conversations/search") },
         read("get /api/conversations/search", "q=add&user_id=ann".to_owned()),
+        read("get /api/conversations/grants", format!("conversation_id={}", granted.conversation_id)),
         list("get /api/usage"),
         read("get /api/usage", "user_id=ann".to_owned()),
         Case { expect: [NOBODY, OK, FORBIDDEN, OK, FORBIDDEN], ..read("get /api/usage", "everybody=true".to_owned()) },
@@ -133,13 +144,10 @@ fn cases(own: &Anns) -> Vec<Case> {
         change("post /api/turns/rerun", json!({ "turn_id": to_delete.turn_id, "idempotency_key": new_id() })),
         change("post /api/conversations/rename", json!({ "conversation_id": conversation, "title": "mine" })),
         change("post /api/conversations/delete", json!({ "conversation_id": to_delete.conversation_id })),
-        Case {
-            expect: [NOBODY, READ_ONLY, FORBIDDEN, FORBIDDEN, (404, "GRANT_NOT_FOUND")],
-            ..change(
-                "post /api/conversations/grants/revoke",
-                json!({ "conversation_id": conversation, "grant_id": "none" }),
-            )
-        },
+        change(
+            "post /api/conversations/grants/revoke",
+            json!({ "conversation_id": granted.conversation_id, "grant_id": grant_id }),
+        ),
         change("post /api/runs/stop", json!({ "run_id": to_stop.run_id })),
         change("post /api/agent", to_run.input()),
         change(

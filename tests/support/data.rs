@@ -1,5 +1,6 @@
 //! Where a server keeps its log and views, and the checks that hold after every test: the log verifies, the views
-//! equal what the log gives, and every run replays to the decisions that it took.
+//! equal what the log gives, every run replays to the decisions that it took, and what models were told of their calls
+//! can be made anew.
 
 use crate::log::Log;
 use devmind_api::lifecycle::{LEDGER_FILE, VIEWS_FILE};
@@ -7,6 +8,7 @@ use devmind_domain::tools::{Registry, catalogue};
 use devmind_ledger::verify::{Published, verify};
 use devmind_ledger::{LedgerReader, Place};
 use devmind_replay_tools::replay::{Outcome, Replayed, WhatIf, replay_all};
+use devmind_replay_tools::told::check_told;
 use devmind_test_postgres::{Cluster, Database};
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -136,7 +138,8 @@ impl Data {
     }
 }
 
-/// Fails unless the log verifies, the views equal their rebuild, and the runs replay to the same decisions.
+/// Fails unless the log verifies, the views equal their rebuild, the runs replay to the same decisions, and what models
+/// were told of calls of these tools can be made anew from the log.
 pub async fn check(views: &Place, reader: &LedgerReader, tools: &Registry) {
     let report = verify(reader, Published::default(), |_, _| {}).await.expect("the log can be verified");
     assert!(report.is_sound(), "the log does not verify: {:#?}", report.findings);
@@ -150,4 +153,6 @@ pub async fn check(views: &Place, reader: &LedgerReader, tools: &Registry) {
     };
     replay_all(reader, tools, &WhatIf::default(), each).await.expect("the runs can be replayed");
     assert!(differing.is_empty(), "runs replay to other decisions: {differing:#?}");
+    let told = check_told(reader, tools).await.expect("the log can be read");
+    assert!(told.differences.is_empty(), "models were told otherwise than the log gives: {:#?}", told.differences);
 }

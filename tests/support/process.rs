@@ -344,7 +344,12 @@ impl KilledServer {
 
     /// The same with an environment.
     pub async fn start_with(self, environment: &[(&str, &str)]) -> ServerProcess {
-        ServerProcess::open(self.data, &self.address.to_string(), &[], environment).await
+        self.start_as(&[], environment).await
+    }
+
+    /// The same with more arguments and an environment.
+    pub async fn start_as(self, more: &[&str], environment: &[(&str, &str)]) -> ServerProcess {
+        ServerProcess::open(self.data, &self.address.to_string(), more, environment).await
     }
 }
 

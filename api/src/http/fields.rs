@@ -2,7 +2,9 @@
 //! that a handler cannot forget to check it, and the description of the API says the same.
 
 use crate::identity::MAX_USER_CHARS;
-use devmind_domain::limits::{MAX_CLIENT_ID_CHARS, MAX_CONTENT_CHARS, MAX_IDEMPOTENCY_KEY_CHARS, MAX_TITLE_CHARS};
+use devmind_domain::limits::{
+    MAX_CLIENT_ID_CHARS, MAX_CONTENT_CHARS, MAX_IDEMPOTENCY_KEY_CHARS, MAX_PATH_BYTES, MAX_TITLE_CHARS,
+};
 use devmind_projections::DAY_CHARS;
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -58,6 +60,9 @@ texts! {
     /// What to look for; at least one letter or digit.
     #[schema(min_length = 1, max_length = 200)]
     SearchText, search_text;
+    /// A folder within a workspace: `docs/api`, or `.`.
+    #[schema(min_length = 1, max_length = 4096, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    FolderPath, folder_path;
     /// A day: `2026-11-30`.
     #[schema(min_length = 10, max_length = 10, pattern = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]
     Day, day;
@@ -116,6 +121,13 @@ fn search_text(text: String) -> Result<String, String> {
     Err(format!("must have 1-{MAX_SEARCH_CHARS} characters, one of them a letter or digit"))
 }
 
+fn folder_path(text: String) -> Result<String, String> {
+    if (1..=MAX_PATH_BYTES).contains(&text.chars().count()) && !text.chars().any(char::is_control) {
+        return Ok(text);
+    }
+    Err(format!("must have 1-{MAX_PATH_BYTES} characters, none of them control characters"))
+}
+
 fn day(text: String) -> Result<String, String> {
     let shaped = text.len() == DAY_CHARS
         && text
@@ -143,6 +155,7 @@ mod tests {
         assert_eq!(lengths::<Title>(), (1, MAX_TITLE_CHARS as u64));
         assert_eq!(lengths::<UserName>(), (1, MAX_USER_CHARS as u64));
         assert_eq!(lengths::<SearchText>(), (1, MAX_SEARCH_CHARS as u64));
+        assert_eq!(lengths::<FolderPath>(), (1, MAX_PATH_BYTES as u64));
         assert_eq!(lengths::<Day>(), (DAY_CHARS as u64, DAY_CHARS as u64));
     }
 

@@ -4,7 +4,7 @@
 use super::access::read_conversation;
 use super::conversations::OfConversation;
 use super::extract::{Body, Query};
-use super::fields::ClientId;
+use super::fields::{ClientId, FolderPath};
 use super::openapi::refusals;
 use crate::error::{ApiError, ApiResult};
 use crate::identity::{Author, Caller};
@@ -25,29 +25,41 @@ use utoipa::ToSchema;
 /// Which further calls of the tool are allowed, as long as the conversation lasts. Of a tool of high risk there are
 /// none.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(tag = "scope", rename_all = "snake_case", deny_unknown_fields)]
-pub enum GrantBody {
+#[serde(deny_unknown_fields)]
+pub struct GrantBody {
+    scope: ScopeName,
+    /// For the scope `folder`: the path that was shown is in it, too. `.` is the workspace.
+    #[serde(default)]
+    folder: Option<FolderPath>,
+}
+
+/// How far a grant goes.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ScopeName {
     /// Every call of the tool in this version.
-    Tool {},
+    Tool,
     /// Its calls with the `path` that was shown.
-    Path {},
-    /// Its calls with a `path` in this folder or below; the path that was shown is, too.
-    Folder {
-        /// For example `docs`; `.` is the workspace.
-        #[schema(min_length = 1, max_length = 4096)]
-        folder: String,
-    },
+    Path,
+    /// Its calls with a `path` in this folder or below.
+    Folder,
 }
 
 impl GrantBody {
     /// As it is recorded of a call with this argument `path`.
-    pub fn scope(self, shown: Option<&str>) -> GrantScope {
-        match self {
-            Self::Tool {} => GrantScope::Tool,
+    ///
+    /// # Errors
+    /// `VALIDATION_FAILED`: a folder is named without its scope, or the other way around.
+    pub fn scope(self, shown: Option<&str>) -> ApiResult<GrantScope> {
+        Ok(match (self.scope, self.folder) {
+            (ScopeName::Tool, None) => GrantScope::Tool,
             // Without a path there is nothing that it covers, and the conversation says so.
-            Self::Path {} => GrantScope::Path { path: shown.map(plain_path).unwrap_or_default() },
-            Self::Folder { folder } => GrantScope::Folder { path: plain_path(&folder) },
-        }
+            (ScopeName::Path, None) => GrantScope::Path { path: shown.map(plain_path).unwrap_or_default() },
+            (ScopeName::Folder, Some(folder)) => GrantScope::Folder { path: plain_path(folder.as_str()) },
+            (ScopeName::Tool | ScopeName::Path, Some(_)) | (ScopeName::Folder, None) => {
+                return Err(ApiError::field("grant", "the scope folder, and no other, names a folder"));
+            }
+        })
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Ready {
     position: u64,
     /// How each view stands.
     projections: Vec<ProjectionStatus>,
+    /// How each MCP server stands; one that is away keeps nobody from serving.
+    mcp: Vec<crate::mcp::Status>,
 }
 
 refusals!(Refusals: ;
@@ -61,5 +63,5 @@ pub async fn ready(State(app): State<Arc<App>>) -> Result<Json<Ready>, ApiError>
         refusal.details = Some(json!({ "position": position, "projections": projections }));
         return Err(refusal);
     }
-    Ok(Json(Ready { status: "ready", position, projections }))
+    Ok(Json(Ready { status: "ready", position, projections, mcp: app.mcp.status() }))
 }

@@ -1,7 +1,7 @@
 //! Figures for Prometheus, read from what is there when they are asked for.
 //!
-//! Every one of them is a state (how far, how many) that the ledger, the views and the gateway hold
-//! anyway: nothing is counted beside the log, so nothing can differ from it.
+//! They are states (how far, how many) that the ledger, the views and the gateway hold anyway; beside the log this
+//! process counts only how long its tool calls took.
 
 use super::openapi::refusals;
 use crate::error::{ApiError, ApiResult};
@@ -13,7 +13,7 @@ use devmind_domain::ErrorCode;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use std::sync::Arc;
 
 /// The text format that is sent (OpenMetrics 1.0).
@@ -63,6 +63,9 @@ pub async fn metrics(State(app): State<Arc<App>>) -> ApiResult<Response> {
     registry.register("projection_lag", "Events a view has not applied yet", lags);
     registry.register("projection_failed", "Whether a view stopped at an event", failed);
     registry.register("projection_skipped", "Events of unknown types a view passed", skipped);
+
+    let calls = app.tools.durations().clone();
+    registry.register_with_unit("tool_call_duration", "How long tool calls of this process took", Unit::Seconds, calls);
 
     let mut text = String::new();
     encode(&mut text, &registry).map_err(|error| ApiError::internal(ErrorCode::Internal, &error))?;

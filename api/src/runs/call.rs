@@ -1,4 +1,5 @@
-//! One tool call of a run: admitted or refused, and carried out in the server or on the device.
+//! One tool call of a run: admitted or refused, guarded, carried out in the server or on the device inside the execute
+//! wrappers, and finished for the model.
 //!
 //! All that it needs is shared, so that several calls can be under way at once. Which calls begin when, and that the
 //! thread observes what became of each, is left to `tools`.
@@ -8,17 +9,26 @@ use super::execution::Halt;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
 use crate::state::App;
-use crate::tools::{ToolContext, ToolSet};
+use crate::tools::{BodyEnd, Clock, ToolContext, ToolSet, Wrapped, WrappedCall, around};
 use devmind_domain::ErrorCode;
-use devmind_domain::agent::{Permission, PlannedCall};
+use devmind_domain::agent::{Approvals, Permission, PlannedCall};
 use devmind_domain::canonical::hash_json;
+use devmind_domain::conversation::Conversation;
 use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::*;
-use devmind_domain::tools::{Admission, POLICY_STAGE, Seen, ToolOutcome, admit};
-use devmind_ledger::{ExecuteError, execute};
+use devmind_domain::tools::{
+    Admission, AtDispatch, Ended, Finish, POLICY_STAGE, Refusal, Seen, ToolDefinition, ToolOutcome, Verdict, admit,
+    ask_guards,
+};
+use devmind_ledger::{ExecuteError, execute, load};
 use devmind_projections::RunRow;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Before a tool is run again for the first time; it doubles.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// What calls of one run share.
 #[derive(Clone)]
@@ -41,55 +51,95 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
+    /// What the model is told of an outcome that no stage changes.
+    pub(super) fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
         Self { tool_call_id, content: outcome.content(tool), outcome, stopped: None }
     }
 }
 
 impl Calls {
-    /// Carries out a call, or refuses it; either is recorded in the call's own stream.
+    /// Carries out a call, or refuses it; either is recorded in the call's own stream, and so is what later stages make
+    /// of it.
     pub async fn carry_out(&self, planned: &PlannedCall) -> Result<Carried, Halt> {
         if let Some(reason) = self.signal.reason() {
             return Err(Halt::Stopped(reason));
         }
         let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
         let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
-        let request = requested(&self.run, &planned.call.id, &admission);
-        if let Some((stage, error)) = refusal(&admission, &planned.permission) {
+        let finish = Finish::captured(self.tools.registry(), &admission.tool, self.tools.post_execute());
+        let (ended, stopped) = self.decide_and_run(&tool_call_id, planned, &admission).await?;
+        let Seen { outcome, content, revisions } = finish.see(&admission.arguments, ended);
+        if !revisions.is_empty() {
+            self.call_command(&tool_call_id, ToolCallCommand::Revise(revisions)).await?;
+        }
+        Ok(Carried { tool_call_id, outcome, content, stopped })
+    }
+
+    /// Everything up to the recorded result: approval → guards → wrappers around the body. Whether the run was stopped.
+    async fn decide_and_run(
+        &self,
+        id: &ToolCallId,
+        planned: &PlannedCall,
+        admission: &Admission,
+    ) -> Result<(Ended, Option<StopReason>), Halt> {
+        let request = requested(&self.run, &planned.call.id, admission);
+        if let Some((stage, error)) = refusal(admission, &planned.permission) {
             let by = decider(&planned.permission);
-            self.decide(&tool_call_id, request, decided(stage, Decision::Deny, &error.code, by)).await?;
-            return Ok(Carried::plain(tool_call_id, &admission.tool, ToolOutcome { result: Err(error) }));
+            return Ok((self.refuse(id, request, stage, error, by).await?, None));
         }
         if let Permission::Allowed(_) = &planned.permission {
             // The decision stands in the call's own stream before the call is dispatched.
             let (code, by) = (ErrorCode::ApprovalGiven.as_str(), decider(&planned.permission));
-            self.decide(&tool_call_id, request.clone(), decided("approval", Decision::Allow, code, by)).await?;
+            self.decide(id, request.clone(), decided("approval", Decision::Allow, code, by)).await?;
         }
         if let Permission::Granted(verdict) = &planned.permission {
             let verdict = self.standing(verdict).await?;
-            self.decide(&tool_call_id, request.clone(), verdict.decided()).await?;
+            self.decide(id, request.clone(), verdict.decided()).await?;
             if verdict.decision != Decision::Allow {
-                let outcome = ToolOutcome { result: Err(verdict.error()) };
-                return Ok(Carried::plain(tool_call_id, &admission.tool, outcome));
+                return Ok((ToolOutcome { result: Err(verdict.error()) }.into(), None));
             }
         }
-        let outcome = match admission.target {
-            Target::Server => self.run_in_server(&tool_call_id, request).await?,
-            Target::Device => match self.run_on_device(&tool_call_id, request).await? {
-                CallEnd::Outcome(outcome) => outcome,
-                // The call was sent: the prompt says that its outcome is unknown, whatever the device reports later.
-                CallEnd::Stopped(reason, outcome) => {
-                    let carried = Carried::plain(tool_call_id, &admission.tool, outcome);
-                    return Ok(Carried { stopped: Some(reason), ..carried });
-                }
-            },
+        let Some(definition) = self.tools.registry().get(&admission.tool) else {
+            let error = tool_error(ErrorCode::UnknownTool, ErrorCode::UnknownTool.help());
+            return Ok((self.refuse(id, request, "resolve", error, "pipeline").await?, None));
         };
-        let Seen { outcome, content, revision } =
-            self.tools.registry().seen(&admission.tool, &admission.arguments, outcome);
-        if let Some(revision) = revision {
-            self.call_command(&tool_call_id, ToolCallCommand::Revise(revision)).await?;
+        if let Err((by, refusal)) = self.guard(id, planned, definition, &request).await? {
+            let error = tool_error(refusal.code, refusal.reason);
+            return Ok((self.refuse(id, request, "guard", error, by).await?, None));
         }
-        Ok(Carried { tool_call_id, outcome, content, stopped: None })
+        if let Some(reason) = self.signal.reason() {
+            let error = tool_error(ErrorCode::AbortedBeforeDispatch, ErrorCode::AbortedBeforeDispatch.help());
+            return Ok((self.refuse(id, request, "dispatch", error, "stop").await?, Some(reason)));
+        }
+        let ended = match admission.target {
+            Target::Server => self.run_in_server(id, definition, request).await?,
+            Target::Device => self.run_on_device(id, definition, request).await?,
+        };
+        // Whatever was under way was awaited.
+        let stopped = self.signal.reason();
+        Ok((Ended { aborted: stopped.is_some(), ..ended }, stopped))
+    }
+
+    /// Asks the guards about what stands in the log now.
+    async fn guard(
+        &self,
+        id: &ToolCallId,
+        planned: &PlannedCall,
+        definition: &ToolDefinition,
+        request: &ToolCallRequested,
+    ) -> Result<Result<(), (String, Refusal)>, Halt> {
+        let reader = self.app.ledger.reader();
+        let (conversation, call) = futures::try_join!(
+            load::<Conversation>(reader, self.run.conversation_id.as_str()),
+            load::<ToolCall>(reader, id.as_str())
+        )?;
+        let (conversation, call) = (&*conversation.0, &*call.0);
+        let mut approvals = Approvals::of(conversation, &self.run.graph_thread_id);
+        let verdict = call.verdict().unwrap_or_else(|| Verdict::of_tool(definition.approval));
+        approvals.judged(id.clone(), request.call_hash.clone(), verdict);
+        let permission = &approvals.about(self.tools.registry(), &planned.call, planned.over_limit);
+        let at = AtDispatch { definition, request, call, conversation, permission };
+        Ok(ask_guards(self.tools.guards(), &at))
     }
 
     fn metadata(&self) -> Metadata {
@@ -100,31 +150,95 @@ impl Calls {
         self.call_command(id, ToolCallCommand::Decide { request: Box::new(request), decided }).await.map(drop)
     }
 
-    async fn run_in_server(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<ToolOutcome, Halt> {
-        let (tool, arguments) = (request.tool.clone(), request.arguments.clone());
+    async fn refuse(
+        &self,
+        id: &ToolCallId,
+        request: ToolCallRequested,
+        stage: &str,
+        error: ToolError,
+        by: impl Into<String>,
+    ) -> Result<Ended, Halt> {
+        self.decide(id, request, decided(stage, Decision::Deny, &error.code, by.into())).await?;
+        Ok(ToolOutcome { result: Err(error) }.into())
+    }
+
+    async fn run_in_server(
+        &self,
+        id: &ToolCallId,
+        definition: &ToolDefinition,
+        request: ToolCallRequested,
+    ) -> Result<Ended, Halt> {
+        let cancel = self.signal.narrowed();
+        let mut retries = definition.retries;
+        loop {
+            let clock = Clock::default();
+            let call =
+                WrappedCall { tool_call_id: id, definition, arguments: &request.arguments, clock: clock.clone() };
+            let body = |cancel| async {
+                let ran = self.attempt(id, definition, &request, cancel, &clock, retries > 0).await;
+                let unrecorded = || ToolOutcome::failure(ErrorCode::LedgerUnavailable, "nothing could be recorded");
+                (ran.as_ref().map_or_else(|_| unrecorded(), |ran| ran.outcome.clone()), ran)
+            };
+            let Wrapped { ran, overruled } = around(self.tools.wrappers(), &call, &cancel, body).await;
+            let Some(ran) = ran.transpose()? else {
+                let (by, error) = overruled.unwrap_or_else(never_ran);
+                return self.refuse(id, request, "execute", error, by).await;
+            };
+            let Attempted { outcome, unrecorded } = ran;
+            let Some(result) = unrecorded else { return Ok(Ended { outcome, overruled, aborted: false }) };
+            if overruled.is_some() || self.signal.reason().is_some() {
+                self.record(id, result).await?;
+                return Ok(Ended { outcome, overruled, aborted: false });
+            }
+            retries -= 1;
+            tracing::warn!(tool_call.id = %id, error.code = ?outcome.error_code(), retries, "a tool is run again");
+            let pause = RETRY_PAUSE * 2_u32.saturating_pow(definition.retries - retries - 1);
+            // A stop ends the pause; the next attempt finds it.
+            let _ = tokio::time::timeout(pause, cancel.cancelled()).await;
+        }
+    }
+
+    /// One sending of a server call: what the body really gave is recorded before anybody sees it, except for a
+    /// failure after which it is run again.
+    async fn attempt(
+        &self,
+        id: &ToolCallId,
+        definition: &ToolDefinition,
+        request: &ToolCallRequested,
+        cancel: CancellationToken,
+        clock: &Clock,
+        again: bool,
+    ) -> Result<Attempted, Halt> {
         let dispatch = Dispatch {
             run_id: self.run.run_id.clone(),
             node_id: self.app.claim.node_id.clone(),
             epoch: self.app.claim.epoch,
             connection_id: None,
             journal_id: None,
-            wait_ms: self.tools.registry().get(&tool).and_then(|definition| definition.timeout_ms).unwrap_or(0),
+            wait_ms: definition.timeout_ms.unwrap_or(0),
             ttl_ms: 0,
             attempt_is_live: false,
             age_ms: 0,
-            request,
+            request: request.clone(),
         };
         let state = self.call_command(id, ToolCallCommand::Dispatch(Box::new(dispatch))).await?;
         if let Some(recorded) = &state.result {
-            return Ok(ToolOutcome::of(recorded));
+            return Ok(Attempted { outcome: ToolOutcome::of(recorded), unrecorded: None });
         }
         let started_at = now();
-        let context = ToolContext { tool_call_id: id.clone(), cancel: self.signal.narrowed() };
-        let outcome = self.tools.execute(&tool, arguments, context).await;
-        let (status, output, error) = match &outcome.result {
-            Ok(output) => (ResultStatus::Succeeded, Some(output.clone()), None),
-            Err(error) => (ResultStatus::Failed, None, Some(error.clone())),
+        let end = if cancel.is_cancelled() {
+            // Between its dispatch and its body: nothing ran.
+            let code = ErrorCode::AbortedBeforeDispatch;
+            BodyEnd { status: ResultStatus::Cancelled, outcome: ToolOutcome::failure(code, code.help()) }
+        } else {
+            let context = ToolContext { tool_call_id: id.clone(), cancel };
+            clock.begin();
+            let end = self.tools.execute(&request.tool, request.arguments.clone(), context).await;
+            clock.end();
+            end
         };
+        let BodyEnd { status, outcome } = end;
+        let (output, error) = (outcome.result.as_ref().ok().cloned(), outcome.result.as_ref().err().cloned());
         let result = ToolResultRecorded {
             executed_attempt_no: state.last_attempt(),
             status,
@@ -136,25 +250,76 @@ impl Calls {
             origin: ResultOrigin::Live,
             connection_id: None,
         };
-        let command = ToolCallCommand::RecordResult { result: Box::new(result), reporter: Reporter::Server };
-        self.call_command(id, command).await?;
-        Ok(outcome)
+        let passing = outcome.error_code().and_then(|code| ErrorCode::parse(&code)).is_some_and(ErrorCode::retriable);
+        if again && passing && status == ResultStatus::Failed {
+            return Ok(Attempted { outcome, unrecorded: Some(result) });
+        }
+        self.record(id, result).await?;
+        Ok(Attempted { outcome, unrecorded: None })
     }
 
-    async fn run_on_device(&self, id: &ToolCallId, request: ToolCallRequested) -> Result<CallEnd, Halt> {
-        let context = CallContext {
-            run_id: self.run.run_id.clone(),
-            conversation_title: self.run.title.clone(),
-            metadata: self.metadata(),
-            signal: self.signal.clone(),
+    async fn record(&self, id: &ToolCallId, result: ToolResultRecorded) -> Result<(), Halt> {
+        let command = ToolCallCommand::RecordResult { result: Box::new(result), reporter: Reporter::Server };
+        self.call_command(id, command).await.map(drop)
+    }
+
+    /// The same wrappers stand around the wait for a device. They cannot take back what was sent to it: a stop does,
+    /// and the end of the wait.
+    async fn run_on_device(
+        &self,
+        id: &ToolCallId,
+        definition: &ToolDefinition,
+        request: ToolCallRequested,
+    ) -> Result<Ended, Halt> {
+        let clock = Clock::default();
+        let call = WrappedCall { tool_call_id: id, definition, arguments: &request.arguments, clock: clock.clone() };
+        let body = |_| async {
+            let context = CallContext {
+                run_id: self.run.run_id.clone(),
+                conversation_title: self.run.title.clone(),
+                metadata: self.metadata(),
+                signal: self.signal.clone(),
+            };
+            clock.begin();
+            let app = &self.app;
+            let end = app.gateway.call(&app.ledger, &app.claim, context, id, request.clone()).await;
+            clock.end();
+            let outcome = match &end {
+                // Of a call that was sent before a stop the prompt says what is known of it now.
+                Ok(CallEnd::Outcome(outcome) | CallEnd::Stopped(_, outcome)) => outcome.clone(),
+                Err(error) => ToolOutcome::failure(ErrorCode::LedgerUnavailable, error.to_string()),
+            };
+            (outcome.clone(), end.map(|_| outcome).map_err(halted))
         };
-        self.app.gateway.call(&self.app.ledger, &self.app.claim, context, id, request).await.map_err(halted)
+        let Wrapped { ran, overruled } = around(self.tools.wrappers(), &call, &self.signal.narrowed(), body).await;
+        match ran.transpose()? {
+            Some(outcome) => Ok(Ended { outcome, overruled, aborted: false }),
+            None => {
+                let (by, error) = overruled.unwrap_or_else(never_ran);
+                self.refuse(id, request, "execute", error, by).await
+            }
+        }
     }
 
     async fn call_command(&self, id: &ToolCallId, command: ToolCallCommand) -> Result<Arc<ToolCall>, Halt> {
         let done = execute::<ToolCall>(&self.app.ledger, id.as_str(), &self.metadata(), command, None).await;
         done.map(|done| done.state).map_err(halted)
     }
+}
+
+/// One sending of a server call.
+struct Attempted {
+    outcome: ToolOutcome,
+    /// What is not recorded yet, because the tool may be run again.
+    unrecorded: Option<ToolResultRecorded>,
+}
+
+fn tool_error(code: ErrorCode, message: impl Into<String>) -> ToolError {
+    ToolError { code: code.as_str().to_owned(), message: message.into() }
+}
+
+fn never_ran() -> (String, ToolError) {
+    ("execute".to_owned(), tool_error(ErrorCode::ExecutionFailed, "the tool was not run"))
 }
 
 /// What is recorded of a call of the run.
@@ -208,7 +373,7 @@ fn decider(permission: &Permission) -> String {
     }
 }
 
-fn halted(error: ExecuteError<ToolCallError>) -> Halt {
+pub(super) fn halted(error: ExecuteError<ToolCallError>) -> Halt {
     match error {
         ExecuteError::Refused(error) => error.into(),
         ExecuteError::Append(error) => error.into(),

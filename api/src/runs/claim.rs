@@ -109,6 +109,11 @@ async fn drive(
     if claimed.send(Ok(())).is_err() {
         signal.stop(StopReason::Cancelled(RunCancelReason::ClientDisconnected));
     }
+    // The first runs of a process have the tools of its MCP servers, where these come up at all.
+    tokio::select! {
+        () = app.mcp.tried() => {}
+        _ = signal.stopped() => {}
+    }
     let execution = Execution::new(app.clone(), run.clone(), started, sink, signal.clone(), audience);
     let run_to_end = AssertUnwindSafe(execution.run_to_end()).catch_unwind();
     tokio::pin!(run_to_end);

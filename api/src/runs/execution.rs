@@ -101,7 +101,7 @@ impl Execution {
     pub async fn run_to_end(mut self) {
         let claimed = std::mem::take(&mut self.claimed);
         self.show(&claimed).await;
-        let ending = match AssertUnwindSafe(run_agent(&mut self)).catch_unwind().await {
+        let ending = match AssertUnwindSafe(self.loop_to_end()).catch_unwind().await {
             Ok(Ok(AgentEnd::Answered { message_id, answer })) => Ending::Answered { message_id, answer },
             Ok(Ok(AgentEnd::Interrupted)) => Ending::Interrupted,
             Ok(Ok(AgentEnd::Failed { code, message })) => Ending::Failed { code, message },
@@ -124,6 +124,11 @@ impl Execution {
             let last = AgUiEvent::RunError { message: code.help().to_owned(), code: code.as_str().to_owned() };
             self.sink.send(last).await;
         }
+    }
+
+    async fn loop_to_end(&mut self) -> Result<AgentEnd, Halt> {
+        self.refuse_what_changed().await?;
+        run_agent(self).await
     }
 
     pub fn metadata(&self) -> Metadata {

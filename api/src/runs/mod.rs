@@ -2,6 +2,7 @@
 
 mod active;
 mod call;
+mod changed;
 mod claim;
 pub mod dev_call;
 mod execution;

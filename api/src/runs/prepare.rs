@@ -182,7 +182,7 @@ async fn new_grants(
         let definition = tools.registry().get(&call.tool);
         let parameters = definition.map_or(&Value::Null, |definition| &definition.parameters);
         let arguments = with_defaults(parameters, &call.arguments);
-        let scope = grant.scope(arguments["path"].as_str());
+        let scope = grant.scope(arguments["path"].as_str())?;
         new.push(NewGrant { grant_id: new_id().into(), interrupt_id, call: Box::new(call), arguments, scope });
     }
     Ok(new)

@@ -16,6 +16,7 @@ use devmind_domain::tool_call::{ToolCall, ToolCallCommand};
 use devmind_domain::tools::admit;
 use devmind_ledger::{Append, load};
 use futures::StreamExt;
+use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
 use std::sync::Arc;
 
@@ -80,14 +81,14 @@ impl Execution {
     }
 
     pub(super) async fn hear_policies(&mut self, planned: &[PlannedCall]) -> Result<(), Halt> {
+        if let Some(reason) = self.signal.reason() {
+            return Err(Halt::Stopped(reason));
+        }
         let (calls, somebody) = (self.calls(), self.app.policies.asks());
-        for planned in planned {
-            if let Some(reason) = self.signal.reason() {
-                return Err(Halt::Stopped(reason));
-            }
-            if let Some(judged) = calls.judge(&planned.call, planned.over_limit, somebody).await? {
-                self.approvals.judged(judged.tool_call_id, judged.call_hash, judged.verdict);
-            }
+        // Side by side: a policy that takes all of its time takes it once.
+        let heard = planned.iter().map(|planned| calls.judge(&planned.call, planned.over_limit, somebody));
+        for judged in try_join_all(heard).await?.into_iter().flatten() {
+            self.approvals.judged(judged.tool_call_id, judged.call_hash, judged.verdict);
         }
         Ok(())
     }
@@ -97,7 +98,7 @@ impl Execution {
         Calls { app, run, tools, signal: self.signal.of_a_part() }
     }
 
-    async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {
+    pub(super) async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {
         let observed = ThreadCommand::ObserveResult(ToolResultObserved {
             tool_call_id: carried.tool_call_id,
             ok: carried.outcome.ok(),

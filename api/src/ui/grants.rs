@@ -16,6 +16,7 @@ use devmind_domain::tools::{catalogue, plain_path};
 use devmind_ledger::{EventFilter, MAX_PAGE_EVENTS};
 use devmind_projections::PendingApproval;
 use maud::{Markup, html};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -51,15 +52,14 @@ pub(super) fn offer(approval: &PendingApproval, action: &str) -> Markup {
     }
 }
 
-/// What the form sent; empty is none.
+/// What the form sent: `tool`, `path`, or `folder:` and the folder, read as the API reads it; empty is none.
 pub(super) fn read(grant: &str) -> ApiResult<Option<GrantBody>> {
-    match grant.split_once(':').unwrap_or((grant, "")) {
-        ("", _) => Ok(None),
-        ("tool", _) => Ok(Some(GrantBody::Tool {})),
-        ("path", _) => Ok(Some(GrantBody::Path {})),
-        ("folder", folder) if !folder.is_empty() => Ok(Some(GrantBody::Folder { folder: folder.to_owned() })),
-        _ => Err(ApiError::field("grant", "must be tool, path or folder:FOLDER")),
-    }
+    let body = match grant.split_once(':') {
+        None if grant.is_empty() => return Ok(None),
+        None => json!({ "scope": grant }),
+        Some((scope, folder)) => json!({ "scope": scope, "folder": folder }),
+    };
+    serde_json::from_value(body).map(Some).map_err(|error| ApiError::field("grant", error.to_string()))
 }
 
 /// What counts, by conversation: of one person, or of everybody.

@@ -7,6 +7,7 @@ use super::layout::{Page, Section};
 use super::{Viewer, text, utf8_percent};
 use crate::error::ApiError;
 use crate::http::access::{Subject, record};
+use crate::mcp;
 use crate::state::App;
 use axum::Router;
 use axum::extract::State;
@@ -59,6 +60,11 @@ async fn show(State(app): State<Arc<App>>, viewer: Viewer) -> PageResult {
         div.buttons { a.button.quiet href="/verify" { "Verify the log" } a.button.quiet href="/readyz" { "Readiness as JSON" } a.button.quiet href="/metrics" { "Metrics" } }
         h2 { "Views" }
         (projections(&views))
+        @let servers = app.mcp.status();
+        @if !servers.is_empty() {
+            h2 { "MCP servers" }
+            (servers_table(&servers, all))
+        }
         h2 { @if all { "Devices" } @else { "Your devices" } }
         (devices_table(&devices, all, &caller.user_id))
         h2 { @if all { "Calls without a final outcome" } @else { "Your calls without a final outcome" } }
@@ -99,6 +105,34 @@ fn projections(views: &[ProjectionStatus]) -> Markup {
                             @else { (chip(Tone::Good, "up to date")) }
                         }
                         td.number { (view.position) } td.number { (view.lag) } td.number { (view.version) }
+                    }
+                } }
+            }
+        }
+    }
+}
+
+/// What a server says of itself is for operators alone.
+fn servers_table(servers: &[mcp::Status], all: bool) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="MCP servers" {
+            table {
+                thead { tr { th scope="col" { "Server" } th scope="col" { "State" } th scope="col" { "Tools" } th.number scope="col" { "Left out" } } }
+                tbody { @for server in servers {
+                    tr {
+                        th scope="row" { (text::inline(&server.name)) " " span.hint { (server.transport) } }
+                        td {
+                            (chip(match server.state { "connected" => Tone::Good, "starting" => Tone::Busy, _ => Tone::Bad }, server.state))
+                            @if let Some(reason) = server.reason.as_ref().filter(|_| all) { " " (text::cut(reason, 300)) }
+                        }
+                        td {
+                            (server.tools.len())
+                            @if !server.tools.is_empty() { details { summary { "names" } ul { @for tool in &server.tools { li { code { (text::inline(tool)) } } } } } }
+                        }
+                        td.number {
+                            (server.left_out)
+                            @if all && server.left_out > 0 { details { summary { "why" } ul { @for (tool, reason) in &server.why_left_out { li { code { (text::inline(tool)) } ": " (text::cut(reason, 300)) } } } } }
+                        }
                     }
                 } }
             }

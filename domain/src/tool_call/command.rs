@@ -50,8 +50,8 @@ pub enum ToolCallCommand {
         /// Who reports it.
         reporter: Reporter,
     },
-    /// Records that a later stage changed what the model sees of the result.
-    Revise(ToolOutcomeRevised),
+    /// Records what later stages changed of what the model sees of the result, in their order.
+    Revise(Vec<ToolOutcomeRevised>),
     /// Records that a report was acknowledged.
     Acknowledge {
         /// The socket.

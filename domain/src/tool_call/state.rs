@@ -204,7 +204,7 @@ impl Decider for ToolCall {
             // A call without a result has an outcome, too: that it is unknown, or why it was not sent.
             ToolCallCommand::Revise(revised) => match &self.request {
                 None => Err(ToolCallError::Unknown),
-                Some(_) => Ok(vec![revised.into()]),
+                Some(_) => Ok(revised.into_iter().map(ToolCallEvent::from).collect()),
             },
             ToolCallCommand::Acknowledge { connection_id, disposition } => {
                 if self.request.is_none() {

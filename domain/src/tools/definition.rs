@@ -10,14 +10,16 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::sync::Arc;
 
-/// Whether a person must approve a call in the conversation, before it is dispatched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a person must approve a call in the conversation, before it is dispatched: what counts where no policy has
+/// a word about the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Approval {
-    /// Never, unless a policy asks.
+    /// Never: it is allowed.
     Never,
-    /// Every call.
+    /// Always: a person is asked, unless there is a grant for the conversation.
     Always,
-    /// Where no policy has a word about it.
+    /// It is for policies to say. Where none does, a person is asked, as with `Always`: it fails closed.
     Policy,
 }
 
@@ -49,6 +51,9 @@ pub struct ToolDefinition {
     /// How long it may run (milliseconds); absent: as long as it takes. Who declares it promises to watch for the
     /// end of its time: running code is asked to end and awaited, never killed.
     pub timeout_ms: Option<u64>,
+    /// How often it may be run again after a failure that may pass (a retriable code); 0: never. Who declares more
+    /// promises that running it twice does no harm.
+    pub retries: u32,
     /// Whether the device asks its user first.
     pub requires_confirmation: bool,
     /// Whether a person must approve the call in the conversation.
@@ -87,6 +92,7 @@ impl ToolDefinition {
             target: Target::Server,
             risk: Risk::High,
             timeout_ms: None,
+            retries: 0,
             requires_confirmation: true,
             approval: Approval::Always,
             concurrency_safe: None,

@@ -2,6 +2,7 @@
 
 use crate::ErrorCode;
 use crate::canonical::canonical_json;
+use crate::limits::{MAX_TOOL_MESSAGE_CHARS, MAX_TOOL_OUTPUT_BYTES};
 use crate::tool_call::{ResultStatus, ToolError, ToolResultRecorded};
 use serde_json::{Value, json};
 
@@ -38,6 +39,23 @@ impl ToolOutcome {
             }),
         };
         Self { result }
+    }
+
+    /// What of it can be recorded: a value that is too large is none, and words are cut.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        match self.result {
+            Ok(value) if canonical_json(&value).len() > MAX_TOOL_OUTPUT_BYTES => {
+                let message =
+                    format!("the tool ran and gave more than {MAX_TOOL_OUTPUT_BYTES} bytes, which are not kept");
+                Self::failure(ErrorCode::ResultTooLarge, message)
+            }
+            Err(ToolError { code, message }) if message.chars().nth(MAX_TOOL_MESSAGE_CHARS).is_some() => {
+                let message = message.chars().take(MAX_TOOL_MESSAGE_CHARS).chain(['…']).collect();
+                Self { result: Err(ToolError { code, message }) }
+            }
+            result => Self { result },
+        }
     }
 
     /// Whether it succeeded.
@@ -96,6 +114,18 @@ mod tests {
             let live = ToolOutcome::success(output).content("add");
             assert_eq!(ToolOutcome::success(stored).content("add"), live);
         }
+    }
+
+    #[test]
+    fn what_is_too_large_to_be_recorded_is_a_failure_and_words_are_cut() {
+        let fits = ToolOutcome::success(json!("x".repeat(MAX_TOOL_OUTPUT_BYTES - 2)));
+        assert_eq!(fits.clone().bounded(), fits);
+        let large = ToolOutcome::success(json!("x".repeat(MAX_TOOL_OUTPUT_BYTES - 1))).bounded();
+        assert_eq!(large.error_code().as_deref(), Some("RESULT_TOO_LARGE"));
+        let words = ToolOutcome::failure(ErrorCode::IoError, "é".repeat(MAX_TOOL_MESSAGE_CHARS + 1)).bounded();
+        let error = words.result.expect_err("a failure");
+        assert_eq!((error.code.as_str(), error.message.chars().count()), ("IO_ERROR", MAX_TOOL_MESSAGE_CHARS + 1));
+        assert!(error.message.ends_with("é…"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The tools of a process as one value: the built-in ones and those that came later, each with its compiled
 //! schemas. What does not make a whole tool is refused when it is registered, never when it is called.
 
-use super::{Look, ToolDefinition};
+use super::{Approval, Look, ToolDefinition, schema::compile};
+use crate::limits::MAX_TOOL_RETRIES;
 use crate::tool_call::Target;
 use serde_json::Value;
 use std::sync::Arc;
@@ -28,14 +29,27 @@ pub enum RegistryError {
     /// A time limit of nothing, or none for a device.
     #[error("tool {0}: a timeout is positive, and a device tool has one")]
     Timeout(String),
+    /// Too many repetitions, or any where a call is made at most once or a person allows it once.
+    #[error("tool {0}: at most {MAX_TOOL_RETRIES} retries, and none on a device or where a person allows each call")]
+    Retries(String),
 }
 
 /// A tool with its compiled schemas.
 #[derive(Debug)]
-struct Entry {
-    definition: ToolDefinition,
+pub(super) struct Entry {
+    pub definition: ToolDefinition,
     parameters: jsonschema::Validator,
     output: jsonschema::Validator,
+}
+
+impl Entry {
+    pub fn check_output(&self, value: &Value) -> Result<(), String> {
+        complaint(&self.output, value)
+    }
+
+    pub fn render(&self, arguments: &Value, value: &Value) -> Result<Value, String> {
+        look(self.definition.render.as_ref(), arguments, value)
+    }
 }
 
 /// Tools by their names. A copy is cheap and shares the compiled schemas.
@@ -74,6 +88,10 @@ impl Registry {
         if definition.timeout_ms == Some(0) || (definition.timeout_ms.is_none() && definition.target == Target::Device)
         {
             return Err(RegistryError::Timeout(definition.name));
+        }
+        let once = definition.target == Target::Device || definition.approval != Approval::Never;
+        if definition.retries > if once { 0 } else { MAX_TOOL_RETRIES } {
+            return Err(RegistryError::Retries(definition.name));
         }
         let compile = |which: &'static str, schema: &Value| {
             compile(schema).map_err(|reason| RegistryError::Schema { tool: definition.name.clone(), which, reason })
@@ -123,7 +141,7 @@ impl Registry {
     /// # Errors
     /// What is wrong and where.
     pub fn check_output(&self, tool: &str, value: &Value) -> Result<(), String> {
-        complaint(&self.entry(tool)?.output, value)
+        self.entry(tool)?.check_output(value)
     }
 
     /// What the model sees of a value.
@@ -131,7 +149,7 @@ impl Registry {
     /// # Errors
     /// What the tool's own function says.
     pub fn render(&self, tool: &str, arguments: &Value, value: &Value) -> Result<Value, String> {
-        look(self.entry(tool)?.definition.render.as_ref(), arguments, value)
+        self.entry(tool)?.render(arguments, value)
     }
 
     /// What a person sees of a value.
@@ -150,9 +168,9 @@ impl Registry {
         entry.parameters.is_valid(arguments) && std::panic::catch_unwind(asked).unwrap_or(false)
     }
 
-    fn entry(&self, tool: &str) -> Result<&Entry, String> {
+    pub(super) fn entry(&self, tool: &str) -> Result<Arc<Entry>, String> {
         let found = self.entries.iter().find(|entry| entry.definition.name == tool);
-        found.map(AsRef::as_ref).ok_or_else(|| format!("no tool {tool}"))
+        found.cloned().ok_or_else(|| format!("no tool {tool}"))
     }
 }
 
@@ -169,94 +187,6 @@ fn complaint(validator: &jsonschema::Validator, value: &Value) -> Result<(), Str
         let error = error.masked().to_string();
         if at.is_empty() { error } else { format!("{at}: {error}") }
     })
-}
-
-fn compile(schema: &Value) -> Result<jsonschema::Validator, String> {
-    if !schema.is_object() {
-        return Err("it is no object".to_owned());
-    }
-    refuse_what_is_not_checked(schema)?;
-    jsonschema::validator_for(schema).map_err(|error| error.to_string())
-}
-
-/// Keywords whose value is one schema, or a list of them.
-const SCHEMAS: &[&str] = &[
-    "items",
-    "prefixItems",
-    "additionalItems",
-    "additionalProperties",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "contains",
-    "propertyNames",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "if",
-    "then",
-    "else",
-];
-/// Keywords whose value is schemas by name.
-const NAMED_SCHEMAS: &[&str] = &["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
-/// Keywords with other values: what is checked, and what only describes.
-const PLAIN: &[&str] = &[
-    "type",
-    "enum",
-    "const",
-    "required",
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
-    "minLength",
-    "maxLength",
-    "pattern",
-    "format",
-    "minItems",
-    "maxItems",
-    "uniqueItems",
-    "minContains",
-    "maxContains",
-    "minProperties",
-    "maxProperties",
-    "dependentRequired",
-    "$ref",
-    "$schema",
-    "$id",
-    "$comment",
-    "title",
-    "description",
-    "default",
-    "examples",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "contentEncoding",
-    "contentMediaType",
-];
-
-/// A keyword of JSON Schema 2020-12 (or of draft 7) that nothing here looks at would be a promise that nobody keeps.
-fn refuse_what_is_not_checked(schema: &Value) -> Result<(), String> {
-    let Value::Object(keywords) = schema else { return Ok(()) };
-    for (keyword, value) in keywords {
-        match (keyword.as_str(), value) {
-            ("$ref", Value::String(target)) if !target.starts_with('#') => {
-                return Err(format!("$ref {target} leads out of the schema"));
-            }
-            (known, Value::Array(list)) if SCHEMAS.contains(&known) => {
-                list.iter().try_for_each(refuse_what_is_not_checked)?;
-            }
-            (known, one) if SCHEMAS.contains(&known) => refuse_what_is_not_checked(one)?,
-            (known, Value::Object(named)) if NAMED_SCHEMAS.contains(&known) => {
-                named.values().try_for_each(refuse_what_is_not_checked)?;
-            }
-            (known, _) if PLAIN.contains(&known) => {}
-            (unknown, _) => return Err(format!("the keyword {unknown} is not supported")),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -291,6 +221,12 @@ mod tests {
             (&|t| t.parameters["anyOf"] = json!([{"$dynamicRef": "#x"}]), "$dynamicRef is not supported"),
             (&|t| t.timeout_ms = Some(0), "positive"),
             (&|t| t.target = Target::Device, "device tool has one"),
+            (&|t| t.retries = 1, "a person allows each call"),
+            (&|t| (t.retries, t.approval) = (6, Approval::Never), "at most 5 retries"),
+            (
+                &|t| (t.retries, t.approval, t.target, t.timeout_ms) = (1, Approval::Never, Target::Device, Some(1)),
+                "on a device",
+            ),
         ] {
             let error = refused(change);
             assert!(error.contains(complaint), "{error}, not {complaint}");

@@ -1,14 +1,36 @@
-//! What the model sees of what a tool really gave: the value against its schema, then rendered, then finalised.
+//! What the model sees of what became of a call: value → schema → rendering → post-execute steps → `finalize_content`.
 //!
-//! The result itself is recorded before any of this, and none of this changes it: a value of the wrong shape or a
-//! fault in rendering never hides that the tool ran. Pure, so that it is the same live and in a replay.
+//! What really happened is recorded before any of this, and none of this changes it: a late time-out, a value of the
+//! wrong shape, a fault in rendering or a stop never hides that the tool ran. Everything is captured when the call
+//! starts ([`Finish::captured`]) and used up by its one outcome ([`Finish::see`]). Total, and pure where the steps are:
+//! the same live and in a replay.
 
-use super::{Registry, ToolOutcome};
+use super::registry::Entry;
+use super::{AfterCall, Amendment, PostExecute, Registry, ToolOutcome};
 use crate::ErrorCode;
-use crate::canonical::sha256_hex;
-use crate::tool_call::ToolOutcomeRevised;
+use crate::canonical::{canonical_json, sha256_hex};
+use crate::limits::MAX_TOOL_CONTENT_JSON_BYTES;
+use crate::tool_call::{ToolError, ToolOutcomeRevised};
 use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// How a call ended, before anything is made of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ended {
+    /// What was recorded of it.
+    pub outcome: ToolOutcome,
+    /// The execute wrapper that does not let the outcome stand, and why.
+    pub overruled: Option<(String, ToolError)>,
+    /// The run was stopped meanwhile.
+    pub aborted: bool,
+}
+
+impl From<ToolOutcome> for Ended {
+    fn from(outcome: ToolOutcome) -> Self {
+        Self { outcome, overruled: None, aborted: false }
+    }
+}
 
 /// The end of a call as the thread records it.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,113 +39,116 @@ pub struct Seen {
     pub outcome: ToolOutcome,
     /// The text for the model.
     pub content: String,
-    /// What is to be recorded where this is not simply what the tool gave.
-    pub revision: Option<ToolOutcomeRevised>,
+    /// What each stage changed, in their order; none where the text is simply what was recorded.
+    pub revisions: Vec<ToolOutcomeRevised>,
 }
 
-impl Registry {
-    /// What the model sees of an outcome. Failures pass through to the last stage; a tool that is not in the
-    /// registry has no stages.
-    pub fn seen(&self, tool: &str, arguments: &Value, outcome: ToolOutcome) -> Seen {
-        let plain = outcome.content(tool);
-        let Some(definition) = self.get(tool) else {
-            return Seen { outcome, content: plain, revision: None };
-        };
-        let mut by = ("render", "RENDERED");
-        let shaped = match &outcome.result {
-            Err(_) => outcome,
-            Ok(value) => match (self.check_output(tool, value), self.render(tool, arguments, value)) {
-                (Err(reason), _) => {
-                    by = ("output", ErrorCode::InvalidToolOutput.as_str());
-                    ToolOutcome::failure(ErrorCode::InvalidToolOutput, reason)
+/// What comes after the body of one call, as it was when the call started.
+pub struct Finish {
+    tool: String,
+    entry: Option<Arc<Entry>>,
+    post_execute: Arc<[PostExecute]>,
+}
+
+impl Finish {
+    /// The stages for a call of a tool. What is not in the registry has no stages of its own.
+    pub fn captured(registry: &Registry, tool: &str, post_execute: &Arc<[PostExecute]>) -> Self {
+        Self { tool: tool.to_owned(), entry: registry.entry(tool).ok(), post_execute: post_execute.clone() }
+    }
+
+    /// What the model sees.
+    pub fn see(self, arguments: &Value, ended: Ended) -> Seen {
+        let Ended { outcome, overruled, aborted } = ended;
+        let mut text = Text { tool: &self.tool, content: outcome.content(&self.tool), revisions: Vec::new() };
+        let mut outcome = outcome;
+        if let Some((by, error)) = overruled {
+            let code = error.code.clone();
+            outcome = ToolOutcome { result: Err(error) };
+            text.becomes(&by, &code, outcome.content(&self.tool));
+        }
+        outcome = self.shape(arguments, outcome, &mut text);
+        if aborted && outcome.ok() {
+            outcome = text.fails("stop", ErrorCode::Aborted, ErrorCode::Aborted.help());
+        }
+        for step in self.post_execute.iter() {
+            let (tool, content) = (self.tool.as_str(), text.content.as_str());
+            match step.look(&AfterCall { tool, arguments, outcome: &outcome, content }) {
+                Amendment::Keep => {}
+                Amendment::Content(content) if !fits(&content) => {
+                    outcome = text.fails(step.id(), ErrorCode::BlockedByPolicy, "what is put in its place is too long");
                 }
-                (Ok(()), Err(reason)) => {
-                    by = ("render", ErrorCode::RenderFailed.as_str());
-                    ToolOutcome::failure(ErrorCode::RenderFailed, reason)
+                Amendment::Content(content) => text.becomes(step.id(), "CONTENT_REPLACED", content),
+                Amendment::Value(value) => {
+                    let replaced = ToolOutcome::success(value);
+                    text.becomes(step.id(), "VALUE_REPLACED", replaced.content(&self.tool));
+                    outcome = self.shape(arguments, replaced, &mut text);
                 }
-                (Ok(()), Ok(shown)) => ToolOutcome::success(shown),
-            },
-        };
-        let mut content = shaped.content(tool);
-        if let Some(finalize) = &definition.finalize_content {
-            // Total: where it has a fault, the text stays as it is.
-            let last = catch_unwind(AssertUnwindSafe(|| finalize(content.clone()))).unwrap_or_else(|_| content.clone());
-            if last != content {
-                (by, content) = (("finalize_content", "FINALIZED"), last);
+                Amendment::Block(words) => outcome = text.fails(step.id(), ErrorCode::BlockedByPolicy, &words),
             }
         }
-        let revision = (content != plain).then(|| ToolOutcomeRevised {
-            by: by.0.to_owned(),
-            reason: by.1.to_owned(),
-            content_hash: sha256_hex(content.as_bytes()),
-        });
-        Seen { outcome: shaped, content, revision }
+        if let Some(finalize) = self.entry.as_ref().and_then(|entry| entry.definition.finalize_content.as_ref()) {
+            // Total: where it has a fault, the text stays as it is.
+            let last = catch_unwind(AssertUnwindSafe(|| finalize(text.content.clone())));
+            if let Ok(last) = last
+                && fits(&last)
+            {
+                text.becomes("finalize_content", "FINALIZED", last);
+            }
+        }
+        let Text { content, revisions, .. } = text;
+        Seen { outcome, content, revisions }
+    }
+
+    /// A value against its schema, then rendered. The outcome keeps the value; the text is what is rendered.
+    fn shape(&self, arguments: &Value, outcome: ToolOutcome, text: &mut Text<'_>) -> ToolOutcome {
+        let (Ok(value), Some(entry)) = (&outcome.result, &self.entry) else { return outcome };
+        if let Err(reason) = entry.check_output(value) {
+            return text.fails("output", ErrorCode::InvalidToolOutput, &reason);
+        }
+        match entry.render(arguments, value) {
+            Err(reason) => text.fails("render", ErrorCode::RenderFailed, &reason),
+            Ok(shown) => {
+                let content = ToolOutcome::success(shown).content(&self.tool);
+                if !fits(&content) {
+                    return text.fails("render", ErrorCode::RenderFailed, "it is too long to be shown");
+                }
+                text.becomes("render", "RENDERED", content);
+                outcome
+            }
+        }
+    }
+}
+
+/// Whether an event can hold a text.
+fn fits(content: &str) -> bool {
+    // JSON writes a byte with six at most.
+    content.len() <= MAX_TOOL_CONTENT_JSON_BYTES / 6
+        || canonical_json(&Value::String(content.to_owned())).len() <= MAX_TOOL_CONTENT_JSON_BYTES
+}
+
+/// The text for the model, and who changed it.
+struct Text<'a> {
+    tool: &'a str,
+    content: String,
+    revisions: Vec<ToolOutcomeRevised>,
+}
+
+impl Text<'_> {
+    fn becomes(&mut self, by: &str, reason: &str, content: String) {
+        if content == self.content {
+            return;
+        }
+        let content_hash = sha256_hex(content.as_bytes());
+        self.content = content;
+        self.revisions.push(ToolOutcomeRevised { by: by.to_owned(), reason: reason.to_owned(), content_hash });
+    }
+
+    fn fails(&mut self, by: &str, code: ErrorCode, words: &str) -> ToolOutcome {
+        let outcome = ToolOutcome::failure(code, words);
+        self.becomes(by, code.as_str(), outcome.content(self.tool));
+        outcome
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tools::ToolDefinition;
-    use serde_json::json;
-    use std::sync::Arc;
-
-    fn seen(change: impl FnOnce(&mut ToolDefinition), outcome: ToolOutcome) -> Seen {
-        let output = json!({"type": "object", "required": ["sum"]});
-        let mut tool = ToolDefinition::new("t", "", json!({"type": "object"}), output);
-        change(&mut tool);
-        Registry::new([tool]).expect("whole").seen("t", &json!({}), outcome)
-    }
-
-    #[test]
-    fn what_the_model_sees_differs_from_the_result_only_with_a_revision_that_says_who_and_why() {
-        let good = || ToolOutcome::success(json!({"sum": 1}));
-        for (what, seen, code, revised) in [
-            ("nothing", seen(|_| {}, good()), None, None),
-            ("a failure", seen(|_| {}, ToolOutcome::failure(ErrorCode::IoError, "")), Some("IO_ERROR"), None),
-            (
-                "a value of another shape",
-                seen(|_| {}, ToolOutcome::success(json!({}))),
-                Some("INVALID_TOOL_OUTPUT"),
-                Some(("output", "INVALID_TOOL_OUTPUT")),
-            ),
-            (
-                "a render that fails",
-                seen(|tool| tool.render = Some(Arc::new(|_, _| Err("no".into()))), good()),
-                Some("RENDER_FAILED"),
-                Some(("render", "RENDER_FAILED")),
-            ),
-            (
-                "a render that panics",
-                seen(|tool| tool.render = Some(Arc::new(|_, _| panic!("a fault"))), good()),
-                Some("RENDER_FAILED"),
-                Some(("render", "RENDER_FAILED")),
-            ),
-            (
-                "a render",
-                seen(|tool| tool.render = Some(Arc::new(|_, value| Ok(value["sum"].clone()))), good()),
-                None,
-                Some(("render", "RENDERED")),
-            ),
-            (
-                "a last word",
-                seen(|tool| tool.finalize_content = Some(Arc::new(|text| text + "!")), good()),
-                None,
-                Some(("finalize_content", "FINALIZED")),
-            ),
-            (
-                "a last word that panics",
-                seen(|tool| tool.finalize_content = Some(Arc::new(|_| panic!("a fault"))), good()),
-                None,
-                None,
-            ),
-        ] {
-            assert_eq!(seen.outcome.error_code().as_deref(), code, "{what}");
-            let revision = seen.revision.as_ref().map(|revision| (revision.by.as_str(), revision.reason.as_str()));
-            assert_eq!(revision, revised, "{what}");
-            if let Some(revision) = &seen.revision {
-                assert_eq!(revision.content_hash, sha256_hex(seen.content.as_bytes()), "{what}");
-            }
-        }
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::{Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
 use devmind_domain::tool_call::{Decision, ToolCallDecided, ToolCallEvent, ToolError};
-use devmind_domain::tools::{Admission, POLICY_STAGE, Registry, ToolOutcome, Verdict, admit};
+use devmind_domain::tools::{Admission, CallFacts, POLICY_STAGE, Registry, ToolOutcome, Verdict, admit, told};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{LedgerError, LedgerReader};
 use std::collections::BTreeSet;
@@ -98,7 +98,7 @@ impl Ports<'_> {
         if call.is_empty() && !self.record.was_cut() {
             return Err(differs(position, format!("{} {id} is begun", admission.tool), "no call of this id"));
         }
-        call.compare_result(&admission, refusal.as_ref(), observed, position, self.record.was_cut())
+        call.compare_result(self.tools, &admission, refusal.as_ref(), observed, position, self.record.was_cut())
     }
 
     /// The next result in the log: which of the calls it is of, where it stands, and what it says.
@@ -283,7 +283,7 @@ fn refusal(
     Some(("approval", ToolError { code: code.as_str().to_owned(), message: code.help().to_owned() }))
 }
 
-/// A tool call as the log has it.
+/// The events of a tool call, with positions.
 struct RecordedCall(Vec<(u64, ToolCallEvent)>);
 
 /// The stages that the loop itself decides; others speak of devices and processes.
@@ -369,31 +369,27 @@ impl RecordedCall {
     /// Whether the model was told what came of the call.
     fn compare_result(
         &self,
+        tools: &Registry,
         admission: &Admission,
         refusal: Option<&(&'static str, ToolError)>,
         observed: &ToolResultObserved,
         position: u64,
         cut: bool,
     ) -> Result<(), Halt> {
-        let recorded = self.0.iter().find_map(|(_, event)| match event {
-            ToolCallEvent::ToolResultRecorded(recorded) => Some(recorded),
-            _ => None,
-        });
-        let expected = match (refusal, recorded) {
-            (Some((_, error)), _) => ToolOutcome { result: Err(error.clone()) },
-            (None, Some(recorded)) if observed.ok => ToolOutcome::of(recorded),
-            (None, None) if observed.ok => {
-                return Err(differs(position, "no result of the call", "the model was told a success"));
-            }
-            // That a device was away or a wait was over is what the loop was given.
-            (None, _) => return Ok(()),
+        let mut call = CallFacts::default();
+        let before = self.0.iter().filter(|(recorded_at, _)| *recorded_at < position);
+        before.for_each(|(_, event)| call.see(event.clone()));
+        let Some((_, error)) = refusal.filter(|_| call.revisions.is_empty()) else {
+            // That a device was away, a wait was over or a policy held something back is what the loop was given.
+            let told = told(tools, &call, observed).map(|_| ());
+            return told.map_err(|reason| differs(position, reason, format!("it was told {}", observed.content)));
         };
         // Its words were the policy's, which the log has nowhere else.
         if refusal.is_some_and(|(stage, error)| *stage == POLICY_STAGE && Some(&error.code) == observed.error.as_ref())
         {
             return Ok(());
         }
-        let told = expected.content(&admission.tool);
+        let told = ToolOutcome { result: Err(error.clone()) }.content(&admission.tool);
         // A run that was cut off has stand-ins instead.
         if told == observed.content || (cut && !observed.ok) {
             return Ok(());

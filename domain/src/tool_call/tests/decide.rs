@@ -132,9 +132,9 @@ fn a_call_that_waits_for_a_person_was_never_sent_so_nobody_can_report_or_take_it
 #[test]
 fn what_a_later_stage_made_of_an_outcome_is_recorded_and_changes_nothing_of_the_call() {
     let revised = ToolOutcomeRevised { by: "render".into(), reason: "RENDER_FAILED".into(), content_hash: "h".into() };
-    check(&[], Command::Revise(revised.clone()), Err(ToolCallError::Unknown));
+    check(&[], Command::Revise(vec![revised.clone()]), Err(ToolCallError::Unknown));
     let before = refused();
-    check(&before, Command::Revise(revised.clone()), Ok(vec![revised.clone().into()]));
+    check(&before, Command::Revise(vec![revised.clone()]), Ok(vec![revised.clone().into()]));
     let after: Vec<Event> = before.iter().cloned().chain([revised.into()]).collect();
     assert_eq!(fold(&after), fold(&before));
 }

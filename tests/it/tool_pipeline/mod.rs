@@ -1,0 +1,276 @@
+//! The stages of a tool call, each as what it must do and must not: the edge table over the real pipeline, calls that
+//! are cancelled anywhere, and what models were told, made anew from the log.
+
+mod probe;
+mod table;
+
+use devmind_device::Fixed;
+use devmind_domain::canonical::call_hash;
+use devmind_domain::error_code::ErrorCode;
+use devmind_domain::tools::{Registry, ToolDefinition};
+use devmind_replay_tools::told::check_told;
+use devmind_tests::sse::interrupts;
+use devmind_tests::{Client, Fact, Question, Script, ScriptedModel, TestDevice, TestServer, agui};
+use probe::{FILLER, Probe};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use table::{Act, Row};
+
+async fn probed() -> (TestServer, Arc<ScriptedModel>, Probe) {
+    let model = ScriptedModel::new([]);
+    let server = TestServer::with_scripted(model.clone()).await;
+    let probe = Probe::new(server.app().runs.clone());
+    server.app().tools.change(|tools| probe.install(tools));
+    (server, model, probe)
+}
+
+/// The model's id of the call that a row is about.
+const IT: &str = "it";
+
+/// What came of a row.
+struct Played {
+    code: Option<String>,
+    content: String,
+    /// The call's own stream.
+    facts: Vec<Fact>,
+    /// Everything since the question.
+    log: Vec<Fact>,
+}
+
+async fn play(server: &TestServer, ann: &Client, model: &ScriptedModel, row: &Row, device: Option<&str>) -> Played {
+    let before: Vec<_> = match row.act {
+        Act::After(calls) => (0..calls).map(|n| (format!("c{n}"), "add", FILLER)).collect(),
+        Act::AfterStop => vec![("c0".to_owned(), "probe", r#"{"stop":"body"}"#)],
+        Act::Nothing | Act::Approve | Act::Reject => vec![],
+    };
+    let mut calls: Vec<_> = before.iter().map(|(id, tool, arguments)| (id.as_str(), *tool, *arguments)).collect();
+    calls.push((IT, row.call.0, row.call.1));
+    // After the results the model has nothing more to do, and says so.
+    model.then([Script::calls(&calls)]);
+    let head = server.log().head().await;
+    let question = Question::new(row.given);
+    let question = device.map_or_else(|| question.clone(), |id| question.clone().on(id));
+    let (asked, events) = ann.converse(&question).await;
+    if matches!(row.act, Act::Approve | Act::Reject) {
+        let open = interrupts(&events);
+        let reply = ann.answer(&open[0], row.act == Act::Approve).await.ok();
+        agui::assert_success(&ann.resume(&asked, reply["run_id"].as_str().unwrap(), &open).await);
+    }
+    let log: Vec<_> = server.log().all().await.into_iter().filter(|fact| fact.position > head).collect();
+    let is_it = |id: &str| id.ends_with(&format!(":{IT}"));
+    let of_it = |fact: &&Fact| is_it(fact.payload["tool_call_id"].as_str().unwrap_or_default());
+    let mut told = log.iter().filter(|fact| fact.is("ToolResultObserved")).filter(of_it);
+    let observed = told.next().unwrap_or_else(|| panic!("{}: no result in {log:#?}", row.given)).payload.clone();
+    assert!(told.next().is_none(), "{}: two results", row.given);
+    let facts = log.iter().filter(|fact| fact.stream_type == "tool_call" && is_it(&fact.stream_id)).cloned().collect();
+    let code = observed["error"].as_str().map(str::to_owned);
+    assert_eq!(code.is_none(), observed["ok"] == true, "{}", row.given);
+    Played { code, content: observed["content"].as_str().unwrap().to_owned(), facts, log }
+}
+
+/// A call's stream in short. How far a device said to be is one word, and its acknowledgement, which nobody waits
+/// for, is none.
+fn short(facts: &[Fact]) -> String {
+    let mut said: Vec<_> = facts.iter().filter_map(in_short).collect();
+    said.dedup_by(|next, last| next == "device" && last == "device");
+    said.join(", ")
+}
+
+fn in_short(fact: &Fact) -> Option<String> {
+    let of = |field: &str| fact.payload[field].as_str().unwrap_or_default();
+    Some(match fact.kind.as_str() {
+        "ToolCallRequested" => "requested".to_owned(),
+        "ToolCallDecided" => format!("{} {} {} by {}", of("stage"), of("decision"), of("code"), of("by")),
+        "ToolDispatched" => format!("dispatched {}", fact.payload["attempt_no"]),
+        "ToolReceived" => "device".to_owned(),
+        "ToolResultRecorded" => {
+            let code = fact.payload["error"]["code"].as_str().map(|code| format!(" {code}"));
+            format!("result {}{}", of("status"), code.unwrap_or_default())
+        }
+        "ToolOutcomeRevised" => format!("revised {} {}", of("by"), of("reason")),
+        "ToolResultAcked" => return None,
+        other => other.to_owned(),
+    })
+}
+
+/// What is hashed is what was asked about, and what was sent.
+fn assert_one_hash(given: &str, played: &Played) {
+    let Some(requested) = played.facts.iter().find(|fact| fact.is("ToolCallRequested")) else { return };
+    let of = |field: &str| requested.payload[field].as_str().unwrap();
+    let hash = call_hash(of("tool"), of("tool_version"), &requested.payload["arguments"]);
+    assert_eq!(of("call_hash"), hash, "{given}: what was recorded is what was hashed");
+    for raised in played.log.iter().filter(|fact| fact.is("InterruptRaised")) {
+        assert_eq!(raised.payload["arguments_hash"], hash.as_str(), "{given}: what was asked about");
+        assert_eq!(raised.payload["arguments"], requested.payload["arguments"], "{given}: what a person was shown");
+    }
+}
+
+async fn assert_rows(server: &TestServer, model: &ScriptedModel, probe: &Probe, rows: &[Row], device: Option<&str>) {
+    let ann = server.client("ann");
+    let mut wrong = Vec::new();
+    for row in rows {
+        let played = play(server, &ann, model, row, device).await;
+        let (events, trace) = (short(&played.facts), probe.trace().join(", "));
+        if (played.code.as_deref(), events.as_str(), trace.as_str()) != (row.code, row.events, row.trace) {
+            let Row { given, code, events: expected, trace: passed, .. } = row;
+            let got = format!("got      {:?} | {events} | {trace}", played.code);
+            wrong.push(format!("{given}:\n  expected {code:?} | {expected} | {passed}\n  {got}"));
+        }
+        let said = serde_json::from_str::<Value>(&played.content).unwrap_or(Value::Null);
+        if let Some(code) = row.code {
+            assert_eq!((&said["ok"], &said["error"]["code"]), (&json!(false), &json!(code)), "{}", row.given);
+            assert_eq!(said["data"], Value::Null, "{}", row.given);
+        }
+        assert_one_hash(row.given, &played);
+        for (arguments, hash) in probe.executed() {
+            let requested = played.log.iter().filter(|fact| fact.is("ToolCallRequested"));
+            let known = requested
+                .clone()
+                .any(|fact| fact.payload["arguments"] == arguments && fact.payload["call_hash"] == hash.as_str());
+            assert!(known, "{}: the body got {arguments}, which nobody requested", row.given);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn every_row_of_the_edge_table_holds_for_tools_of_the_server() {
+    let (server, model, probe) = probed().await;
+    assert_rows(&server, &model, &probe, table::IN_SERVER, None).await;
+    // Calls that took time are counted by tool, and the model's own words are no labels.
+    let figures = reqwest::get(format!("{}/metrics", server.url())).await.unwrap().text().await.unwrap();
+    let counted = |tool: &str| format!("devmind_tool_call_duration_seconds_count{{tool=\"{tool}\"}}");
+    assert!(figures.contains(&counted("probe")) && !figures.contains(&counted("rm_rf")), "{figures}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn every_row_of_the_edge_table_holds_for_tools_of_a_device() {
+    let (server, model, probe) = probed().await;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("README.md"), "read me").unwrap();
+    for name in ["wrapper=panic_after", "post=block", "stop=wrapper after"] {
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    let device = TestDevice::start(&server, "ann", folder.path(), Arc::new(Fixed(true))).await;
+    assert_rows(&server, &model, &probe, table::ON_DEVICE, Some(&device.id)).await;
+    let succeeded = table::ON_DEVICE.iter().filter(|row| row.events.contains("result succeeded")).count();
+    assert_eq!(device.executions(), succeeded, "what was refused never ran");
+    device.stop().await;
+    server.finish().await;
+}
+
+#[test]
+fn every_code_of_the_pipeline_has_its_row() {
+    let rows = || table::IN_SERVER.iter().chain(table::ON_DEVICE);
+    let elsewhere = |code: &str| table::ELSEWHERE.iter().any(|(known, _)| *known == code);
+    for code in [
+        ErrorCode::UnknownTool,
+        ErrorCode::InvalidArguments,
+        ErrorCode::ApprovalRejected,
+        ErrorCode::ApprovalExpired,
+        ErrorCode::ApprovalCancelled,
+        ErrorCode::GuardRefused,
+        ErrorCode::ToolTimeout,
+        ErrorCode::AbortedBeforeDispatch,
+        ErrorCode::Aborted,
+        ErrorCode::InvalidToolOutput,
+        ErrorCode::RenderFailed,
+        ErrorCode::BlockedByPolicy,
+        ErrorCode::ToolNotStarted,
+        ErrorCode::ToolLimitReached,
+        ErrorCode::ResultUnknown,
+        ErrorCode::ExecutionFailed,
+    ] {
+        let shown = rows().any(|row| row.code == Some(code.as_str()));
+        assert!(shown || elsewhere(code.as_str()), "{code} is in no row");
+    }
+}
+
+/// A call of the property test: how each stage behaves, and where the run is stopped, if it is.
+fn random_call() -> impl Strategy<Value = (&'static str, Value)> {
+    let tool = prop_oneof![3 => Just("probe"), 1 => Just("probe_brief"), 1 => Just("probe_again"), 1 => Just("rm_rf")];
+    let stop = prop_oneof![
+        4 => Just(""), 1 => Just("guard"), 1 => Just("wrapper before"), 1 => Just("body"),
+        1 => Just("wrapper after"), 1 => Just("render"), 1 => Just("post"),
+    ];
+    let guard = prop_oneof![5 => Just(""), 1 => Just("refuse"), 1 => Just("panic")];
+    let wrapper = prop_oneof![
+        5 => Just(""), 1 => Just("refuse"), 1 => Just("lie"), 1 => Just("panic_before"), 1 => Just("panic_after"),
+        1 => Just("fail"),
+    ];
+    let body = prop_oneof![4 => Just(""), 1 => Just("panic"), 1 => Just("fail"), 1 => Just("wrong")];
+    let post = prop_oneof![
+        5 => Just(""), 1 => Just("content"), 1 => Just("value"), 1 => Just("wrong_value"), 1 => Just("block"),
+        1 => Just("panic"),
+    ];
+    (tool, stop, guard, wrapper, body, post).prop_map(|(tool, stop, guard, wrapper, body, post)| {
+        // What is stopped while it runs ends only because it is asked to.
+        let body = if stop == "body" { "until_asked" } else { body };
+        (tool, json!({ "stop": stop, "guard": guard, "wrapper": wrapper, "body": body, "post": post }))
+    })
+}
+
+#[tokio::test]
+async fn whatever_fails_or_is_cancelled_when_every_call_of_a_message_has_exactly_one_result() {
+    let (server, model, _) = probed().await;
+    let ann = server.client("ann");
+    let mut runner = TestRunner::deterministic();
+    let messages = prop::collection::vec(random_call(), 1..5);
+    for _ in 0..40 {
+        let message = messages.new_tree(&mut runner).expect("a message").current();
+        let texts: Vec<_> = message.iter().map(|(_, arguments)| arguments.to_string()).collect();
+        let ids: Vec<_> = (0..message.len()).map(|n| format!("c{n}")).collect();
+        let named = message.iter().zip(&texts).zip(&ids);
+        let calls: Vec<_> = named.map(|(((tool, _), text), id)| (id.as_str(), *tool, text.as_str())).collect();
+        model.then([Script::calls(&calls)]);
+        let head = server.log().head().await;
+        ann.converse(&Question::new("go")).await;
+        let log: Vec<_> = server.log().all().await.into_iter().filter(|fact| fact.position > head).collect();
+        for id in &ids {
+            let end = format!(":{id}");
+            let told = log.iter().filter(|fact| {
+                fact.is("ToolResultObserved")
+                    && fact.payload["tool_call_id"].as_str().is_some_and(|it| it.ends_with(&end))
+            });
+            assert_eq!(told.count(), 1, "{id} of {message:?}");
+            let own = |kind: &str| {
+                let own = log.iter().filter(|fact| fact.stream_type == "tool_call" && fact.stream_id.ends_with(&end));
+                own.filter(|fact| fact.is(kind)).count()
+            };
+            assert_eq!(own("ToolResultRecorded"), own("ToolDispatched").min(1), "{id} of {message:?}");
+            assert!(own("ToolCallRequested") <= 1, "{id} of {message:?}");
+        }
+    }
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_render_that_is_not_the_one_of_the_recorded_calls_is_found_in_the_log() {
+    let (server, model, probe) = probed().await;
+    model.then([Script::calls(&[("a", "probe", r#"{"n":2}"#), ("b", "add", r#"{"a":1,"b":1}"#)])]);
+    server.client("ann").converse(&Question::new("go")).await;
+    drop(probe);
+    let tools = server.app().tools.current();
+    let reader = server.log().0;
+    let sound = check_told(&reader, tools.registry()).await.expect("readable");
+    assert_eq!((sound.recomputed, sound.differences.len()), (2, 0), "{sound:?}");
+    let with = |render: &'static str| {
+        let changed = |definition: &ToolDefinition| match definition.name.as_str() {
+            "probe" => ToolDefinition {
+                render: Some(Arc::new(move |_, value| Ok(json!(format!("{render}{}", value["n"]))))),
+                ..definition.clone()
+            },
+            _ => definition.clone(),
+        };
+        Registry::new(tools.registry().definitions().map(changed)).expect("whole")
+    };
+    let same = check_told(&reader, &with("n is ")).await.expect("readable");
+    assert_eq!(same, sound);
+    let other = check_told(&reader, &with("N is ")).await.expect("readable");
+    assert_eq!((other.recomputed, other.differences.len()), (1, 1), "{other:?}");
+    server.finish().await;
+}
