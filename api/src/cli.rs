@@ -45,6 +45,9 @@ enum Command {
     },
     /// Print the description of the HTTP API (OpenAPI 3.1).
     Openapi,
+    /// Run one program of a model over stdin and stdout: what the server starts in code mode.
+    #[command(hide = true)]
+    Program,
 }
 
 #[derive(Args, Clone, Debug, Default)]
@@ -73,6 +76,10 @@ struct ServeArgs {
 
 /// Runs the program.
 pub fn run(cli: Cli) -> ExitCode {
+    if matches!(cli.command, Some(Command::Program)) {
+        // Before any file is read: it can be started by nobody but a server, and has nothing of the server's.
+        return devmind_code_mode::serve().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     // Settings of a `.env` count as environment; a missing file is no fault.
     if let Err(error) = dotenvy::dotenv()
         && !error.not_found()
@@ -107,6 +114,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Some(Command::Demo(args)) => runtime.block_on(demo::run(args)),
         Some(Command::Token { user, role }) => token(&user, role),
         Some(Command::Openapi) => openapi(),
+        Some(Command::Program) => Ok(ExitCode::SUCCESS),
     };
     // A confirmation may still block on the terminal: the process must not wait for it.
     runtime.shutdown_background();

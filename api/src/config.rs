@@ -63,6 +63,20 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// The file of the key that signs checkpoints; absent: one that is made in the data folder.
     pub checkpoint_key: Option<PathBuf>,
+    /// Whether the model writes programs that call the tools, instead of calling them itself.
+    pub code_mode: CodeMode,
+}
+
+/// Code mode: the model sees `run_code` alone.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CodeMode {
+    /// Whether it is on.
+    pub enabled: bool,
+    /// The `devmind` that runs programs, each in a process of its own; absent: this one.
+    pub executable: Option<PathBuf>,
+    /// What one program may use.
+    pub limits: devmind_code_mode::Limits,
 }
 
 /// A person with a token.
@@ -102,6 +116,7 @@ impl Default for ServerConfig {
             policies: Vec::new(),
             limits: Limits::default(),
             checkpoint_key: None,
+            code_mode: CodeMode::default(),
         }
     }
 }

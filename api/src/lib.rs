@@ -7,6 +7,7 @@
 pub mod agui;
 mod checkpoints;
 pub mod cli;
+mod code_mode;
 pub mod config;
 pub mod demo;
 pub mod device_gateway;

@@ -20,7 +20,7 @@ use crate::places::{self, Places};
 use crate::policies::Policies;
 use crate::runs::expiry::expire_overdue_approvals;
 use crate::runs::recover::settle_left_over_runs;
-use crate::runs::{ActiveRuns, StopReason};
+use crate::runs::{ActiveRuns, LiveExecutions, StopReason};
 use crate::state::{App, ModelPatience};
 use crate::tools::Tools;
 use crate::ui::{KeptBundles, Verification};
@@ -209,7 +209,8 @@ impl Server {
             approval_lifetime_ms: (config.approval_lifetime_ms > 0).then_some(config.approval_lifetime_ms),
             nodes,
             lease,
-            tools: Tools::default(),
+            tools: Tools::new(&config.code_mode).map_err(|error| StartError::new(ErrorCode::Internal, error))?,
+            live: LiveExecutions::default(),
             mcp,
             policies: Policies::new(config.rules()?, config.approvals),
             gateway: Gateway::new(&config.limits),

@@ -9,7 +9,7 @@ use crate::nodes::Nodes;
 use crate::nodes::lease::Kept;
 use crate::places::{Places, Turns};
 use crate::policies::Policies;
-use crate::runs::ActiveRuns;
+use crate::runs::{ActiveRuns, LiveExecutions};
 use crate::tools::Tools;
 use crate::ui::{KeptBundles, Verification};
 use devmind_domain::conversation::Claim;
@@ -60,6 +60,8 @@ pub struct App {
     pub mcp: Servers,
     /// What is allowed, asked about and refused of their calls.
     pub policies: Policies,
+    /// Executions of tools that may call tools.
+    pub live: LiveExecutions,
     /// Devices and their calls.
     pub gateway: Gateway,
     /// The other processes of this ledger.

@@ -11,11 +11,15 @@ mod wrappers;
 pub use built_in::Durations;
 pub use wrappers::{Clock, Next, Wrapped, WrappedCall, Wrapper, around};
 
+use crate::code_mode::{self, RunCode};
+use crate::config::CodeMode;
 use crate::ids::now;
+use crate::runs::SubCalls;
 use built_in::{Measured, TimeLimit, durations};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::{ResultStatus, Target};
+use devmind_domain::tool_set::ToolSetRecorded;
 use devmind_domain::tools::{
     Guard, PostExecute, Registry, RegistryError, ToolDefinition, ToolOutcome, built_in_guards, catalogue, server_tools,
 };
@@ -38,6 +42,8 @@ pub struct ToolContext {
     pub tool_call_id: ToolCallId,
     /// Cancelled when the call is to end: its run is stopped, or its time is over.
     pub cancel: CancellationToken,
+    /// What the body may call tools with; a call without a run has none.
+    pub sub_calls: Option<SubCalls>,
 }
 
 /// How a body ended: what it gave, and whether anybody can know that it did its work.
@@ -91,7 +97,11 @@ impl ServerTool for BuiltIn {
 /// Definitions, bodies, and what stands around them.
 #[derive(Clone)]
 pub struct ToolSet {
-    registry: Registry,
+    callable: Registry,
+    /// What the model sees instead, in code mode.
+    code_mode: Option<Registry>,
+    /// What is recorded before a model is offered these tools, and its id; not where this program brings all along.
+    to_record: Option<(String, ToolSetRecorded)>,
     bodies: BTreeMap<String, Arc<dyn ServerTool>>,
     guards: Vec<Guard>,
     wrappers: Vec<Arc<dyn Wrapper>>,
@@ -108,12 +118,55 @@ impl ToolSet {
         };
         let bodies = of_server.map(body).collect();
         let wrappers: Vec<Arc<dyn Wrapper>> = vec![Arc::new(Measured(durations.clone())), Arc::new(TimeLimit)];
-        Self { registry, bodies, guards: built_in_guards(), wrappers, post_execute: Arc::new([]) }
+        Self {
+            callable: registry,
+            code_mode: None,
+            to_record: None,
+            bodies,
+            guards: built_in_guards(),
+            wrappers,
+            post_execute: Arc::new([]),
+        }
     }
 
-    /// The definitions.
+    /// Lets the model see `run_code` alone, and its programs all other tools.
+    ///
+    /// # Errors
+    /// When another tool has its name.
+    pub fn enter_code_mode(&mut self, body: RunCode) -> Result<(), RegistryError> {
+        self.code_mode = Some(Registry::default());
+        self.bodies.insert(code_mode::RUN_CODE.to_owned(), Arc::new(body));
+        self.tell_of_change()
+    }
+
+    /// What is to be recorded before a model is offered these tools, and its id.
+    pub fn to_record(&self) -> Option<&(String, ToolSetRecorded)> {
+        self.to_record.as_ref()
+    }
+
+    /// What a model is offered and can call.
     pub fn registry(&self) -> &Registry {
-        &self.registry
+        self.code_mode.as_ref().unwrap_or(&self.callable)
+    }
+
+    /// What the program of a model can call.
+    pub fn callable(&self) -> &Registry {
+        &self.callable
+    }
+
+    /// The definition of a tool, whoever can call it.
+    pub fn definition(&self, name: &str) -> Option<&ToolDefinition> {
+        self.registry().get(name).or_else(|| self.callable.get(name))
+    }
+
+    /// What the model is told, and what is recorded of it, follows what there is.
+    fn tell_of_change(&mut self) -> Result<(), RegistryError> {
+        if self.code_mode.is_some() {
+            self.code_mode = Some(Registry::new([code_mode::definition(&self.callable)])?);
+        }
+        let offered = ToolSetRecorded::of(self.registry());
+        self.to_record = (offered != ToolSetRecorded::of(catalogue())).then(|| (offered.id(), offered));
+        Ok(())
     }
 
     /// Adds a tool that runs in the server.
@@ -122,9 +175,9 @@ impl ToolSet {
     /// What is wrong with its definition.
     pub fn register(&mut self, definition: ToolDefinition, body: Arc<dyn ServerTool>) -> Result<(), RegistryError> {
         let name = definition.name.clone();
-        self.registry.register(definition)?;
+        self.callable.register(definition)?;
         self.bodies.insert(name, body);
-        Ok(())
+        self.tell_of_change()
     }
 
     /// Adds a guard, before those that are there: the built-in ones have the last look.
@@ -159,8 +212,11 @@ impl ToolSet {
 
     /// Takes a tool away.
     pub fn remove(&mut self, name: &str) {
-        self.registry.remove(name);
-        self.bodies.remove(name);
+        if self.callable.remove(name) {
+            self.bodies.remove(name);
+            // It was registered before, and its definition is no worse without a tool.
+            let _ = self.tell_of_change();
+        }
     }
 
     /// Runs a tool's body. One that panics has failed; one that does not end when it is asked to is left, and nobody
@@ -207,6 +263,18 @@ impl Default for Tools {
 }
 
 impl Tools {
+    /// The tools of a process with these settings.
+    ///
+    /// # Errors
+    /// When code mode is on and this program does not know its own file.
+    pub fn new(code_mode: &CodeMode) -> anyhow::Result<Self> {
+        let tools = Self::default();
+        if code_mode.enabled {
+            tools.change(|tools| anyhow::Ok(tools.enter_code_mode(RunCode::new(code_mode)?)?))?;
+        }
+        Ok(tools)
+    }
+
     /// The tools there are now.
     pub fn current(&self) -> Arc<ToolSet> {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()

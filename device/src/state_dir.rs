@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LOCK_FILE: &str = "lock";
 const DEVICE_ID_FILE: &str = "device-id";
-const JOURNAL_FILE: &str = "journal.sqlite";
+pub(crate) const JOURNAL_FILE: &str = "journal.sqlite";
 /// How often a taken lock is tried again, and how long between.
 const LOCK_TRIES: u32 = 3;
 const BETWEEN_LOCK_TRIES: Duration = Duration::from_millis(20);

@@ -336,3 +336,51 @@ async fn a_stopping_device_sends_what_it_has_says_good_bye_and_frees_its_folder(
     assert_eq!(connection.next().await["type"], "protocol.error");
     device.stop(connection).await;
 }
+
+/// Registers the device with a signed head, or with none.
+async fn show(connection: &mut Connection, head: Option<Value>) {
+    assert_eq!(connection.next().await["type"], "device.register");
+    let mut registered = json!({
+        "type": "device.registered", "connection_id": "connection", "connection_epoch": 1, "server_id": "l",
+        "user_hash": "u", "heartbeat_interval_ms": 15_000, "max_message_bytes": 4 << 20,
+        "server_time": devmind_domain::Timestamp::from_micros(0), "settled_position": 0,
+    });
+    if let Some(head) = head {
+        registered["head"] = head;
+    }
+    connection.send(registered).await;
+}
+
+#[tokio::test]
+async fn a_head_of_the_same_size_with_another_root_ends_the_device_and_one_that_is_missing_or_badly_signed_is_not_passed_over()
+ {
+    use devmind_domain::proof::{Checkpoint, Note, NoteSigner, SignatureKind};
+    let folder = folder();
+    let mut server = FakeServer::start().await;
+    let mut device = Running::start(folder.path(), &server.url).await;
+    let signer = |seed| NoteSigner::from_seed("devmind-ledger/l", SignatureKind::Ed25519, &[seed; 32]).unwrap();
+    let head = |root, key| {
+        let checkpoint = Checkpoint { origin: "devmind-ledger/l".to_owned(), size: 7, root: [root; 32] };
+        let note = Note::signed(checkpoint.to_text(), &signer(1), 0).to_string();
+        Some(json!({ "checkpoint": note, "key": signer(key).public().to_string() }))
+    };
+    for _ in 0..2 {
+        let mut connection = server.connection().await;
+        show(&mut connection, head(1, 1)).await;
+        assert_eq!(connection.next().await["type"], "tool.registry.sync", "the first, and the same again");
+        connection.close(1012, "restart").await;
+    }
+    let mut connection = server.connection().await;
+    show(&mut connection, None).await;
+    let shows_none = |status: &ConnectionStatus| matches!(status, ConnectionStatus::Offline { reason, .. } if reason.contains("does not show the head"));
+    device.status.wait_for(shows_none).await.unwrap();
+    let mut connection = server.connection().await;
+    show(&mut connection, head(1, 2)).await;
+    assert_eq!(connection.next_or_close().await, Err(4400), "signed by another key than it names");
+    drop(connection);
+    let mut connection = server.connection().await;
+    show(&mut connection, head(2, 1)).await;
+    assert!(connection.next_or_close().await.is_err(), "no tool is offered");
+    drop(connection);
+    assert_eq!(device.ended().await, ErrorCode::LedgerForked);
+}

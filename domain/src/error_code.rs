@@ -167,6 +167,8 @@ error_codes! {
     ConfigInvalid = "CONFIG_INVALID", 400, false, "correct the named setting";
     StateLocked = "STATE_LOCKED", 500, false, "another process uses this folder: stop it, or choose another folder";
     LedgerCorrupt = "LEDGER_CORRUPT", 500, false, "keep the file as it is and restore a copy; devmind-replay verify says where it breaks";
+    LedgerForked = "LEDGER_FORKED", 409, false, "the log is not the one whose head was seen before: it was restored from a copy, rewritten or replaced; ask who runs it, and keep both signed heads";
+    WitnessRefused = "WITNESS_REFUSED", 502, true, "check the witness's address and key, and that it watches this log";
     LedgerSchemaNewer = "LEDGER_SCHEMA_NEWER", 500, false, "a newer version made this file: upgrade this program";
     LedgerUnavailable = "LEDGER_UNAVAILABLE", 503, true, "check the disk (free space, permissions) or the database (does it run, can it be reached?)";
     LedgerNotDurable = "LEDGER_NOT_DURABLE", 500, false, "set fsync, full_page_writes and synchronous_commit to on in PostgreSQL, or accept the loss with --accept-data-loss";

@@ -65,6 +65,9 @@ ids! {
     NodeId,
 }
 
+/// Between the model's id of a call and the number of a call that its execution made; no model's id has it.
+pub const SUB_CALL_MARK: char = '/';
+
 impl ToolCallId {
     /// The id of a model's call within its thread; the same call has the same id in every replay.
     pub fn of(thread: &ThreadId, model_call_id: &str) -> Self {

@@ -28,6 +28,7 @@ pub mod redaction;
 pub mod thread;
 pub mod time;
 pub mod tool_call;
+pub mod tool_set;
 pub mod tools;
 pub mod upcast;
 

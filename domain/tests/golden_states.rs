@@ -13,6 +13,7 @@ use devmind_domain::projection::ProjectionSkips;
 use devmind_domain::redaction::Redaction;
 use devmind_domain::thread::Thread;
 use devmind_domain::tool_call::ToolCall;
+use devmind_domain::tool_set::ToolSet;
 use golden::read;
 use serde_json::Value;
 use std::path::Path;
@@ -61,4 +62,5 @@ fn a_fold_that_changes_has_another_state_version() {
     check::<Redaction>();
     check::<ProjectionSkips>();
     check::<History>();
+    check::<ToolSet>();
 }

@@ -27,7 +27,8 @@ fn server_frames() -> Vec<Value> {
     vec![
         json!({"type": "device.registered", "connection_id": "s", "connection_epoch": 3, "server_id": "l",
             "user_hash": "u", "heartbeat_interval_ms": 15000, "max_message_bytes": 4194304,
-            "server_time": "2026-11-29T22:04:51.123456Z", "settled_position": 42}),
+            "server_time": "2026-11-29T22:04:51.123456Z", "settled_position": 42,
+            "head": {"checkpoint": "log\n42\n…\n\n— log …\n", "key": "log+00000000+…"}}),
         json!({"type": "tool.call.request", "tool_call_id": "g:c", "run_id": "r", "attempt_no": 1,
             "tool_name": "workspace.read_file", "tool_version": "1", "arguments_json": "{\"path\":\"a\"}", "call_hash": "h",
             "requires_confirmation": true, "execution_timeout_ms": 10000, "ttl_ms": 105000,
@@ -89,7 +90,12 @@ fn every_frame_of_the_device_is_written_as_the_specification_says() {
 fn every_frame_of_the_server_is_written_as_the_specification_says() {
     check::<ServerFrame>(
         &server_frames(),
-        &[("tool.call.request", "expires_at"), ("heartbeat", "answers"), ("protocol.error", "about_event_id")],
+        &[
+            ("device.registered", "head"),
+            ("tool.call.request", "expires_at"),
+            ("heartbeat", "answers"),
+            ("protocol.error", "about_event_id"),
+        ],
     );
 }
 

@@ -16,6 +16,7 @@ use devmind_domain::projection::ProjectionSkips;
 use devmind_domain::redaction::Redaction;
 use devmind_domain::thread::{Thread, ThreadEvent};
 use devmind_domain::tool_call::{Decision, Phase, ToolCall, ToolCallEvent};
+use devmind_domain::tool_set::ToolSet;
 use random::Random;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -239,6 +240,10 @@ fn any_order_of_any_events_folds_and_can_be_decided_upon_without_a_panic() {
     });
     fold_in_any_order::<History>(AggregateType::History, |event| match event {
         DomainEvent::History(event) => Some(event),
+        _ => None,
+    });
+    fold_in_any_order::<ToolSet>(AggregateType::ToolSet, |event| match event {
+        DomainEvent::ToolSet(event) => Some(event),
         _ => None,
     });
     fold_in_any_order::<Node>(AggregateType::Node, |event| match event {

@@ -28,6 +28,11 @@ impl Follower {
         self.position
     }
 
+    /// Whether it is known that there is more: [`Self::next`] need not wait then.
+    pub fn is_behind(&self) -> bool {
+        self.head.as_ref().is_some_and(|head| head.borrow().position > self.position)
+    }
+
     /// The next events, never none: waits for them at the head of the log.
     ///
     /// # Errors

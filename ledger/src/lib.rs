@@ -40,11 +40,12 @@ pub use follow::Follower;
 pub use lease::NodeLease;
 pub use ledger::Ledger;
 pub use limits::*;
-pub use load::load;
+pub use load::{load, remembered};
 pub use merkle::Frontier;
 pub use place::{Place, PostgresUrl};
 pub use reader::{EventFilter, LedgerReader};
 pub use redact::{Erasure, RedactError, plan_redaction, redact};
+pub use store::postgres::{PgConnections, Taken};
 
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,10 @@ pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(Arc<A>
         }
         page = reader.stream_page(&stream, version, MAX_PAGE_EVENTS).await?;
     }
+    if version == 0 {
+        // That there is nothing is worth remembering, too: what is decided on it is checked by the writer.
+        reader.cache().put(&stream, &state, 0);
+    }
     if version > known {
         reader.cache().put(&stream, &state, version);
         if version - known > SNAPSHOT_EVERY {
@@ -80,6 +84,12 @@ fn keep<A: Decider>(reader: &LedgerReader, stream: &StreamId, state: &A, sequenc
         Ok(_) => {}
         Err(error) => tracing::warn!(%error, stream = %stream.aggregate_id, "a state cannot be stored"),
     }
+}
+
+/// The aggregate as this process saw it last, which may be long ago; nothing is read. Good for what, once it is so,
+/// is so for ever.
+pub fn remembered<A: Decider>(reader: &LedgerReader, id: &str) -> Option<Arc<A>> {
+    reader.cache().get(&StreamId::new(A::TYPE, id)).map(|(state, _)| state)
 }
 
 /// The stored state, if it is one of this program's.

@@ -180,6 +180,11 @@ pub(crate) async fn apply(
     events: &[Arc<RecordedEvent>],
 ) -> Result<Applied, sqlx::Error> {
     let (mut steps, mut failure) = plan(projection, skips, events);
+    if failure.is_none()
+        && let Some(now) = pass(pool, projection, from, &steps, events).await?
+    {
+        return Ok(Applied::Now(now));
+    }
     loop {
         let mut transaction = pool.begin().await?;
         let (version, stored) = locked(&mut transaction, projection.name()).await?;
@@ -218,6 +223,47 @@ pub(crate) async fn apply(
         transaction.commit().await?;
         return Ok(Applied::Now(now));
     }
+}
+
+/// Moves the projection over events that mean nothing to it, with one statement: most events are of no interest to
+/// most projections. `None` where they do mean something, or it does not stand at `from`.
+async fn pass(
+    pool: &Pool,
+    projection: &dyn Projection,
+    from: u64,
+    steps: &[Step],
+    events: &[Arc<RecordedEvent>],
+) -> Result<Option<Progress>, sqlx::Error> {
+    let Some(last) = events.last() else { return Ok(None) };
+    let mut unknown = 0_u64;
+    for step in steps {
+        match step {
+            Step::Pass => {}
+            Step::Unknown => unknown += 1,
+            Step::Write(changes) if changes.is_empty() => {}
+            Step::Write(_) => return Ok(None),
+        }
+    }
+    let moved = pool
+        .row(
+            "UPDATE projection_position SET position = $4, leaf_hash = $5, failed_position = NULL, failed_reason = NULL, \
+             attempts = 0, skipped_unknown = skipped_unknown + $6 WHERE name = $1 AND version = $2 AND position = $3 \
+             RETURNING skipped_unknown",
+            &values![
+                projection.name(),
+                projection.version(),
+                from,
+                last.position,
+                hex::encode(last.leaf_hash),
+                unknown
+            ],
+        )
+        .await?;
+    let progress = |row: Row| {
+        let skipped_unknown = Columns(&row).count("skipped_unknown")?;
+        Ok(Progress { position: last.position, failed: None, attempts: 0, skipped_unknown })
+    };
+    moved.map(progress).transpose()
 }
 
 /// Runs the pure function over all events, up to the first that fails.

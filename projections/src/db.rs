@@ -3,16 +3,17 @@
 
 use crate::change::{Change, Value};
 use devmind_domain::nul::without_nul;
+use devmind_ledger::{PgConnections, Taken};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{Executor, PgPool, Postgres, Sqlite, SqlitePool, Transaction};
+use sqlx::{Executor, Postgres, Sqlite, SqlitePool, Transaction};
 
 /// Connections to one database; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) enum Pool {
     Sqlite(SqlitePool),
-    Postgres(PgPool),
+    Postgres(PgConnections),
 }
 
 /// A row of either.
@@ -24,7 +25,38 @@ pub(crate) enum Row {
 /// A transaction; without a commit it leaves no trace.
 pub(crate) enum Work {
     Sqlite(Transaction<'static, Sqlite>),
-    Postgres(Transaction<'static, Postgres>),
+    Postgres(PgWork),
+}
+
+/// A transaction on a connection that is closed, unless it is ended in order.
+pub(crate) struct PgWork(Option<Taken>);
+
+impl PgWork {
+    async fn begin(pool: &PgConnections, begin: &'static str) -> Result<Self, sqlx::Error> {
+        let mut work = Self(Some(pool.take().await?));
+        work.connection()?.execute(begin).await?;
+        Ok(work)
+    }
+
+    fn connection(&mut self) -> Result<&mut Taken, sqlx::Error> {
+        self.0.as_mut().ok_or(sqlx::Error::PoolClosed)
+    }
+
+    async fn end(mut self, with: &'static str) -> Result<(), sqlx::Error> {
+        self.connection()?.execute(with).await?;
+        if let Some(connection) = self.0.take() {
+            connection.give_back();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PgWork {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            connection.close();
+        }
+    }
 }
 
 /// Makes the values of a statement.
@@ -38,7 +70,12 @@ impl Pool {
     pub async fn rows(&self, sql: &str, values: &[Value]) -> Result<Vec<Row>, sqlx::Error> {
         match self {
             Self::Sqlite(pool) => Ok(wrap(sqlite(sql, values).fetch_all(pool).await?, Row::Sqlite)),
-            Self::Postgres(pool) => Ok(wrap(postgres(sql, values).fetch_all(pool).await?, Row::Postgres)),
+            Self::Postgres(pool) => {
+                let mut connection = pool.take().await?;
+                let rows = postgres(sql, values).fetch_all(&mut *connection).await?;
+                connection.give_back();
+                Ok(wrap(rows, Row::Postgres))
+            }
         }
     }
 
@@ -51,7 +88,12 @@ impl Pool {
     pub async fn script(&self, sql: &str) -> Result<(), sqlx::Error> {
         match self {
             Self::Sqlite(pool) => pool.execute(sql).await.map(drop),
-            Self::Postgres(pool) => pool.execute(sql).await.map(drop),
+            Self::Postgres(pool) => {
+                let mut connection = pool.take().await?;
+                connection.execute(sql).await?;
+                connection.give_back();
+                Ok(())
+            }
         }
     }
 
@@ -60,7 +102,7 @@ impl Pool {
     pub async fn begin(&self) -> Result<Work, sqlx::Error> {
         match self {
             Self::Sqlite(pool) => Ok(Work::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?)),
-            Self::Postgres(pool) => Ok(Work::Postgres(pool.begin().await?)),
+            Self::Postgres(pool) => Ok(Work::Postgres(PgWork::begin(pool, "BEGIN").await?)),
         }
     }
 
@@ -69,7 +111,8 @@ impl Pool {
         match self {
             Self::Sqlite(pool) => Ok(Work::Sqlite(pool.begin().await?)),
             Self::Postgres(pool) => {
-                Ok(Work::Postgres(pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?))
+                let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+                Ok(Work::Postgres(PgWork::begin(pool, begin).await?))
             }
         }
     }
@@ -92,7 +135,7 @@ impl Work {
     pub async fn run(&mut self, sql: &str, values: &[Value]) -> Result<(), sqlx::Error> {
         match self {
             Self::Sqlite(work) => sqlite(sql, values).execute(&mut **work).await.map(drop),
-            Self::Postgres(work) => postgres(sql, values).execute(&mut **work).await.map(drop),
+            Self::Postgres(work) => postgres(sql, values).execute(&mut **work.connection()?).await.map(drop),
         }
     }
 
@@ -100,7 +143,9 @@ impl Work {
     pub async fn rows(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, sqlx::Error> {
         match self {
             Self::Sqlite(work) => Ok(wrap(sqlite(sql, values).fetch_all(&mut **work).await?, Row::Sqlite)),
-            Self::Postgres(work) => Ok(wrap(postgres(sql, values).fetch_all(&mut **work).await?, Row::Postgres)),
+            Self::Postgres(work) => {
+                Ok(wrap(postgres(sql, values).fetch_all(&mut **work.connection()?).await?, Row::Postgres))
+            }
         }
     }
 
@@ -116,14 +161,14 @@ impl Work {
     pub async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
             Self::Sqlite(work) => work.commit().await,
-            Self::Postgres(work) => work.commit().await,
+            Self::Postgres(work) => work.end("COMMIT").await,
         }
     }
 
     pub async fn rollback(self) -> Result<(), sqlx::Error> {
         match self {
             Self::Sqlite(work) => work.rollback().await,
-            Self::Postgres(work) => work.rollback().await,
+            Self::Postgres(work) => work.end("ROLLBACK").await,
         }
     }
 }

@@ -108,6 +108,10 @@ pub(crate) async fn swap(
             continue;
         }
         reset(&mut work, projection).await?;
+        if work.is_postgres() {
+            // Whole tables are copied.
+            work.run("SET LOCAL enable_seqscan = on", &[]).await?;
+        }
         for table in projection.tables() {
             work.run(&format!("INSERT INTO {to}.{table} SELECT * FROM {from}.{table}"), &[]).await?;
         }

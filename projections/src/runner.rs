@@ -12,7 +12,7 @@ use crate::rebuild::rebuild_these;
 use crate::skips;
 use crate::store::Store;
 use devmind_domain::event::RecordedEvent;
-use devmind_ledger::{LedgerError, LedgerReader, Place};
+use devmind_ledger::{Follower, LedgerError, LedgerReader, Place};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,11 +26,15 @@ const MAX_EVENTS_PER_TRANSACTION: usize = 500;
 /// Pause before log or file are tried again, or a failed projection looks whether somebody has helped it; the
 /// second attempt at an event comes after one, each further one after twice as many as the one before.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long news are gathered before they are applied together, unless somebody waits for them.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// One projection to keep up to date.
 pub(crate) struct Task {
     pub projection: &'static dyn Projection,
     pub progress: watch::Sender<Progress>,
+    /// The position that somebody waits for.
+    pub wanted: watch::Receiver<u64>,
     /// Whether the rows are of another version, and have to be replaced first.
     pub outdated: bool,
 }
@@ -229,7 +233,7 @@ impl Keeper {
             let next = tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => return Turn::Ended,
-                next = follower.next() => next,
+                next = gathered(&mut follower, &mut self.task.wanted) => next,
             };
             let events = match next {
                 Ok(events) => events,
@@ -364,6 +368,28 @@ impl Keeper {
             }
         }
     }
+}
+
+/// The next events: at once where somebody waits for them, else with what comes in the next moment.
+async fn gathered(
+    follower: &mut Follower,
+    wanted: &mut watch::Receiver<u64>,
+) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+    let mut events = follower.next().await?;
+    let first = events.first().map_or(0, |event| event.position);
+    if events.len() < MAX_EVENTS_PER_TRANSACTION {
+        // Nobody can wait any more where the handle is gone.
+        let hurry = async {
+            if wanted.wait_for(|wanted| *wanted >= first).await.is_err() {
+                std::future::pending().await
+            }
+        };
+        drop(tokio::time::timeout(GATHER, hurry).await);
+        if follower.is_behind() {
+            events.extend(follower.next().await?);
+        }
+    }
+    Ok(events)
 }
 
 /// How long after an attempt the next one is made.

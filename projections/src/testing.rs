@@ -41,6 +41,7 @@ pub fn stream(id: &str, event: &DomainEvent) -> StreamId {
         DomainEvent::Redaction(_) => AggregateType::Redaction,
         DomainEvent::Projection(_) => AggregateType::Projection,
         DomainEvent::History(_) => AggregateType::History,
+        DomainEvent::ToolSet(_) => AggregateType::ToolSet,
     };
     StreamId::new(kind, id)
 }
@@ -59,7 +60,8 @@ fn conversation_of<'a>(id: &'a str, event: &DomainEvent) -> &'a str {
         | DomainEvent::Node(_)
         | DomainEvent::Redaction(_)
         | DomainEvent::Projection(_)
-        | DomainEvent::History(_) => "c1",
+        | DomainEvent::History(_)
+        | DomainEvent::ToolSet(_) => "c1",
     }
 }
 
@@ -127,7 +129,8 @@ pub async fn dump(pool: &Pool) -> Vec<String> {
             }
             Pool::Postgres(postgres) => {
                 let sql = format!("SELECT to_json(t)::text FROM {table} AS t");
-                (sqlx::query_scalar::<_, String>(&sql).fetch_all(postgres).await.expect("rows"), Vec::new())
+                let mut connection = postgres.take().await.expect("a connection");
+                (sqlx::query_scalar::<_, String>(&sql).fetch_all(&mut *connection).await.expect("rows"), Vec::new())
             }
         };
         for row in &mut found {

@@ -124,6 +124,7 @@ impl Story {
                 DomainEvent::Redaction(inner) => others::redaction(inner),
                 DomainEvent::Projection(inner) => others::projection(stream, inner),
                 DomainEvent::History(inner) => others::history(inner),
+                DomainEvent::ToolSet(inner) => others::tool_set(inner),
             };
             self.line(event, fact.type_name(), told)
         };

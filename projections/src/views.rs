@@ -31,7 +31,15 @@ struct Inner {
     ledger: LedgerReader,
     /// Names and versions of this program's.
     projections: Vec<(&'static str, u32)>,
-    progress: Vec<(&'static str, watch::Receiver<Progress>)>,
+    progress: Vec<Awaited>,
+}
+
+/// A projection as those who wait for it see it.
+struct Awaited {
+    name: &'static str,
+    progress: watch::Receiver<Progress>,
+    /// The position that somebody waits for: until then the runner takes its time.
+    wanted: watch::Sender<u64>,
 }
 
 /// How a projection stands.
@@ -78,9 +86,10 @@ impl Views {
             // What failed in an earlier life is tried again: until then it is merely behind.
             now.failed = now.failed.filter(|failure| failure.halted);
             let (sender, receiver) = watch::channel(now);
-            progress.push((projection.name(), receiver));
+            let (wanted, is_wanted) = watch::channel(0);
+            progress.push(Awaited { name: projection.name(), progress: receiver, wanted });
             let outdated = version != projection.version();
-            tasks.push(Task { projection, progress: sender, outdated });
+            tasks.push(Task { projection, progress: sender, wanted: is_wanted, outdated });
         }
         let runner = ProjectionRunner::new(place, store.clone(), ledger.clone(), tasks);
         Ok((Self { inner: Arc::new(Inner { store, ledger, projections: named(&projections), progress }) }, runner))
@@ -99,7 +108,8 @@ impl Views {
             let position = fill(&store, projection, ledger, 0, position, &mut |_| {}).await?;
             // The sender goes at once: a position that was not reached now never will be.
             let (_, receiver) = watch::channel(Progress { position, ..Progress::default() });
-            progress.push((projection.name(), receiver));
+            let wanted = watch::Sender::new(position);
+            progress.push(Awaited { name: projection.name(), progress: receiver, wanted });
         }
         Ok(Self {
             inner: Arc::new(Inner { store, ledger: ledger.clone(), projections: named(&projections), progress }),
@@ -121,8 +131,11 @@ impl Views {
     pub async fn wait_for(&self, position: u64) -> Result<(), ViewError> {
         let deadline = Instant::now() + WAIT;
         let mut outcome = Ok(());
-        for (name, progress) in &self.inner.progress {
-            outcome = outcome.and(reach(name, progress.clone(), position, deadline).await);
+        for awaited in &self.inner.progress {
+            awaited.want(position);
+        }
+        for awaited in &self.inner.progress {
+            outcome = outcome.and(awaited.reach(position, deadline).await);
         }
         outcome
     }
@@ -132,9 +145,10 @@ impl Views {
     /// # Errors
     /// As [`Self::wait_for`]; [`ViewError::UnknownProjection`].
     pub async fn wait_for_one(&self, projection: &str, position: u64) -> Result<(), ViewError> {
-        let found = self.inner.progress.iter().find(|(name, _)| *name == projection);
-        let (name, progress) = found.ok_or_else(|| ViewError::unknown_projection(projection))?;
-        reach(name, progress.clone(), position, Instant::now() + WAIT).await
+        let found = self.inner.progress.iter().find(|awaited| awaited.name == projection);
+        let awaited = found.ok_or_else(|| ViewError::unknown_projection(projection))?;
+        awaited.want(position);
+        awaited.reach(position, Instant::now() + WAIT).await
     }
 
     /// How every projection stands, as stored with its rows.
@@ -152,8 +166,8 @@ impl Views {
 
     #[cfg(test)]
     pub(crate) fn progress_of(&self, projection: &str) -> watch::Receiver<Progress> {
-        let found = self.inner.progress.iter().find(|(name, _)| *name == projection);
-        found.expect("in the list").1.clone()
+        let found = self.inner.progress.iter().find(|awaited| awaited.name == projection);
+        found.expect("in the list").progress.clone()
     }
 
     /// The connections that read.
@@ -187,23 +201,32 @@ pub(crate) async fn standing(
     Ok(list)
 }
 
-async fn reach(
-    projection: &'static str,
-    mut progress: watch::Receiver<Progress>,
-    position: u64,
-    deadline: Instant,
-) -> Result<(), ViewError> {
-    let not_ready = |reason| ViewError::NotReady { projection, reason };
-    let there = progress.wait_for(|now| now.position >= position || now.failed.is_some());
-    let now = match timeout_at(deadline, there).await {
-        Ok(Ok(now)) => now.clone(),
-        Ok(Err(_)) => return Err(not_ready("its runner has ended".to_owned())),
-        Err(_) => return Err(not_ready(format!("it did not reach position {position} within {} s", WAIT.as_secs()))),
-    };
-    match now.failed {
-        Some(failure) if now.position < position => {
-            Err(not_ready(format!("it failed on event {}: {}", failure.position, failure.reason)))
+impl Awaited {
+    fn want(&self, position: u64) {
+        self.wanted.send_if_modified(|wanted| {
+            let further = position > *wanted;
+            *wanted = position.max(*wanted);
+            further
+        });
+    }
+
+    async fn reach(&self, position: u64, deadline: Instant) -> Result<(), ViewError> {
+        let projection = self.name;
+        let mut progress = self.progress.clone();
+        let not_ready = |reason| ViewError::NotReady { projection, reason };
+        let there = progress.wait_for(|now| now.position >= position || now.failed.is_some());
+        let now = match timeout_at(deadline, there).await {
+            Ok(Ok(now)) => now.clone(),
+            Ok(Err(_)) => return Err(not_ready("its runner has ended".to_owned())),
+            Err(_) => {
+                return Err(not_ready(format!("it did not reach position {position} within {} s", WAIT.as_secs())));
+            }
+        };
+        match now.failed {
+            Some(failure) if now.position < position => {
+                Err(not_ready(format!("it failed on event {}: {}", failure.position, failure.reason)))
+            }
+            Some(_) | None => Ok(()),
         }
-        Some(_) | None => Ok(()),
     }
 }

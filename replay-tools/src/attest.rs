@@ -1,6 +1,7 @@
 //! `attest`: what the views' state hashes to, and under which root of the log.
 
 use crate::Verdict;
+use crate::at::position;
 use crate::cli::AttestArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress};
@@ -16,6 +17,7 @@ pub(crate) async fn run(data: &Source, args: AttestArgs, output: &mut Output) ->
         None => attest(&data.views(), only).await?,
         Some(at) => {
             let progress = Progress::new("rebuilding");
+            let at = position(&reader, Some(at)).await?;
             attest_at(&data.views(), &reader, at, only, |done, total| progress.set(done, total)).await?
         }
     };

@@ -1,24 +1,27 @@
 //! `export`, `import` and `verify BUNDLE`: events that others can check without the ledger.
 
 use crate::Verdict;
+use crate::at::position;
 use crate::cli::ExportArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
 use crate::store::Source;
-use crate::verify::is_key;
+use crate::verify::{Seen, cosigned_by, is_key, seen_json};
 use devmind_domain::ErrorCode;
-use devmind_domain::proof::NoteKey;
+use devmind_domain::proof::{Note, NoteKey};
 use devmind_ledger::EventFilter;
 use devmind_ledger::bundle::{BundleError, BundleReport, Selection, check_bundle, export_bundle, import_bundle};
-use devmind_ledger::proof::{origin, read_checkpoints, read_public_key};
+use devmind_ledger::proof::{
+    RecordError, RecordedCheckpoint, origin, read_checkpoints, read_cosigned, read_public_key,
+};
 use serde_json::json;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
 pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    if args.content || !args.header.is_empty() || args.at.is_some() {
-        let message = "--content, --header and --at are for --format otlp";
+    if args.content || !args.header.is_empty() {
+        let message = "--content and --header are for --format otlp";
         return Err(Failure::new(ErrorCode::ValidationFailed, message)
             .with_hint("a bundle has everything up to the newest checkpoint"));
     }
@@ -36,28 +39,26 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
         (None, None) => Selection::Everything,
     };
     let own = origin(reader.ledger_id());
-    let checkpoints = read_checkpoints(data.folder()).map_err(|error| Failure::new(error.code(), error.to_string()))?;
-    let newest = checkpoints.into_iter().rfind(|recorded| recorded.checkpoint.origin == own);
-    let newest = newest.ok_or(BundleError::NoCheckpoint)?;
+    let at = position(&reader, args.at).await?;
+    let newest = checkpoint(data, &own, args.witness.as_ref(), at)?;
     let key =
         read_public_key(data.folder()).map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;
     let done = {
         let progress = Progress::new("exporting");
         export_bundle(&reader, &selection, &newest, &key, &args.file, |done, all| progress.set(done, all)).await?
     };
-    let head = reader.head().await?.position;
     if output.is_json() {
         output.json(&json!({
             "file": args.file, "events": done.events, "resumed": done.resumed, "position": done.size,
-            "root": hex::encode(done.root), "fingerprint": done.fingerprint, "head": head,
+            "root": hex::encode(done.root), "fingerprint": done.fingerprint, "head": at,
         }))?;
     } else {
         output.line(format_args!("{} events, proved by the checkpoint of {} events", done.events, done.size))?;
         output.line(format_args!("root {}, key {}", hex::encode(done.root), done.fingerprint))?;
     }
     output.finish()?;
-    if done.size < head {
-        say(format_args!("events {} to {head} are in no checkpoint yet and were left out", done.size + 1));
+    if done.size < at {
+        say(format_args!("events {} to {at} are in no checkpoint yet and were left out", done.size + 1));
     }
     if done.events == 0 {
         say("nothing in the log is of it");
@@ -66,7 +67,32 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
     Ok(Verdict::Holds)
 }
 
-pub(crate) fn verify(bundle: &Path, expected: Option<&str>, output: &mut Output) -> Result<Verdict, Failure> {
+/// The newest checkpoint of a log up to a position, or the newest of those that a witness cosigned.
+fn checkpoint(data: &Source, own: &str, witness: Option<&NoteKey>, at: u64) -> Result<RecordedCheckpoint, Failure> {
+    let is_meant = |recorded: &RecordedCheckpoint| recorded.checkpoint.origin == own && recorded.checkpoint.size <= at;
+    let unread = |error: RecordError| Failure::new(error.code(), error.to_string());
+    let Some(witness) = witness else {
+        let published = read_checkpoints(data.folder()).map_err(unread)?;
+        let newest = published.into_iter().rfind(is_meant);
+        return Ok(newest.ok_or(BundleError::NoCheckpoint)?);
+    };
+    let cosigned = read_cosigned(data.folder()).map_err(unread)?.into_iter();
+    let by_it = |recorded: &RecordedCheckpoint| {
+        is_meant(recorded) && Note::parse(&recorded.note).is_ok_and(|note| note.verify(witness).is_ok())
+    };
+    cosigned.filter(by_it).max_by_key(|recorded| recorded.checkpoint.size).ok_or_else(|| {
+        let message = format!("the witness {} has cosigned nothing of this log", witness.name());
+        Failure::new(ErrorCode::NotReady, message)
+            .with_hint("`devmind-replay witness ask` has it cosign the newest head")
+    })
+}
+
+pub(crate) fn verify(
+    bundle: &Path,
+    expected: Option<&str>,
+    witnesses: &[NoteKey],
+    output: &mut Output,
+) -> Result<Verdict, Failure> {
     let file = File::open(bundle).map_err(BundleError::from)?;
     let size = file.metadata().map_or(0, |metadata| metadata.len());
     let checked = {
@@ -88,8 +114,13 @@ pub(crate) fn verify(bundle: &Path, expected: Option<&str>, output: &mut Output)
         Err(error) => return Err(error.into()),
     };
     let key_fits = expected.is_none_or(|expected| NoteKey::parse(&report.key).is_ok_and(|key| is_key(&key, expected)));
-    print(&report, key_fits, output)?;
+    let seen: Vec<_> = witnesses.iter().map(|witness| cosigned_by(witness, &report.note, report.size)).collect();
+    print(&report, key_fits, &seen, output)?;
     output.finish()?;
+    if let Some((_, witness)) = seen.iter().zip(witnesses).find(|(seen, _)| seen.is_none()) {
+        say(format_args!("verification failed: the witness {} has not cosigned its head", witness.name()));
+        return Ok(Verdict::Broken);
+    }
     if !key_fits {
         say("verification failed: it is signed by another key than the one that was expected");
         return Ok(Verdict::Broken);
@@ -104,7 +135,7 @@ pub(crate) fn verify(bundle: &Path, expected: Option<&str>, output: &mut Output)
     Ok(Verdict::Holds)
 }
 
-fn print(report: &BundleReport, key_fits: bool, output: &mut Output) -> Result<(), Failure> {
+fn print(report: &BundleReport, key_fits: bool, seen: &[Option<Seen<'_>>], output: &mut Output) -> Result<(), Failure> {
     let root = hex::encode(report.root);
     if output.is_json() {
         let findings: Vec<_> = report
@@ -116,8 +147,8 @@ fn print(report: &BundleReport, key_fits: bool, output: &mut Output) -> Result<(
             "selection": report.selection, "complete": report.complete, "origin": report.origin,
             "events": report.events, "position": report.size, "root": root, "key": report.key,
             "fingerprint": report.fingerprint, "key_expected": key_fits, "redacted": report.redacted,
-            "sound": report.findings_total == 0 && key_fits, "findings": findings,
-            "findings_total": report.findings_total,
+            "sound": report.findings_total == 0 && key_fits && seen.iter().all(Option::is_some), "findings": findings,
+            "findings_total": report.findings_total, "witnesses": seen_json(seen),
         }));
     }
     output.line(escaped(&format!("{} of {}: {} events", report.selection, report.origin, report.events)))?;
@@ -127,12 +158,15 @@ fn print(report: &BundleReport, key_fits: bool, output: &mut Output) -> Result<(
     for (line, position, reason) in &report.findings {
         output.line(escaped(&format!("finding: line {line}, event {position}: {reason}")))?;
     }
-    output.line(format_args!("position {}, root {root}, key {}", report.size, report.fingerprint))
+    output.line(format_args!("position {}, root {root}, key {}", report.size, report.fingerprint))?;
+    seen.iter().flatten().try_for_each(|Seen { witness, size, at }| {
+        output.line(format_args!("seen to position {size} by the witness {witness} at {at}"))
+    })
 }
 
 pub(crate) async fn import(data: &Source, bundle: &Path, yes: bool, output: &mut Output) -> Result<Verdict, Failure> {
     if !yes {
-        let verdict = verify(bundle, None, output)?;
+        let verdict = verify(bundle, None, &[], output)?;
         say("checked, and nothing was imported: --yes imports it into the folder of --data");
         return Ok(if verdict == Verdict::Holds { Verdict::Incomplete } else { verdict });
     }
@@ -144,7 +178,7 @@ pub(crate) async fn import(data: &Source, bundle: &Path, yes: bool, output: &mut
     let done = match imported {
         Ok(done) => done,
         Err(report) => {
-            print(&report, true, output)?;
+            print(&report, true, &[], output)?;
             output.finish()?;
             say("nothing was imported: the bundle does not hold");
             return Ok(Verdict::Broken);

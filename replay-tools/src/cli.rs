@@ -1,9 +1,12 @@
 //! The command line.
 
 use crate::at::At;
+use crate::witness::{log_key, witness_key};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use devmind_domain::event::StreamId;
+use devmind_domain::proof::NoteKey;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Reads a DevMind ledger: shows what happened, proves that it holds, rebuilds its views.
@@ -59,6 +62,9 @@ pub(crate) enum Command {
     Rebuild(RebuildArgs),
     /// Count events, bytes, growth, tool calls and tokens: what fills the log, what is slow, what is unknown
     Stats(StatsArgs),
+    /// Have the log's heads cosigned by somebody else, or be that: then no history can be replaced unseen
+    #[command(subcommand)]
+    Witness(WitnessCommand),
     /// Ask whether this program can read what is in the log
     #[command(subcommand)]
     Schema(SchemaCommand),
@@ -142,6 +148,13 @@ pub(crate) struct ReplayArgs {
     /// What if: system=TEXT or system=@FILE, model=NAME, rounds=N, calls=N, TOOL=allow|ask|deny; several can be given
     #[arg(long, value_name = "NAME=VALUE")]
     pub with: Vec<String>,
+    /// Have a model really answer: the base address of an OpenAI-compatible endpoint, such as
+    /// `http://localhost:4000/v1`; its key is MODEL_API_KEY. No tool is called: results come from the log
+    #[arg(long, value_name = "URL", requires = "run", conflicts_with = "all")]
+    pub ask: Option<String>,
+    /// As of this position or time; else as it is now
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Args)]
@@ -165,10 +178,54 @@ pub(crate) struct StatsArgs {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum WitnessCommand {
+    /// Be a witness (C2SP tlog-witness): run it where those who run the server have no say
+    Serve(WitnessServeArgs),
+    /// Have a witness cosign the newest checkpoint of this ledger; exit status 3 where it saw another history
+    Ask(WitnessAskArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WitnessServeArgs {
+    /// Where it listens
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8790")]
+    pub listen: SocketAddr,
+    /// Its folder: the key, and the last head that it cosigned of each log
+    #[arg(long, value_name = "DIR")]
+    pub state: PathBuf,
+    /// The name in its key, which is made at the first start
+    #[arg(long, value_name = "NAME", default_value = "devmind-witness")]
+    pub name: String,
+    /// The public key of a log to watch (`checkpoint.pub` in its folder); can be given several times
+    #[arg(long, value_name = "KEY", required = true, value_parser = log_key)]
+    pub log: Vec<NoteKey>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WitnessAskArgs {
+    /// The witness's address
+    #[arg(value_name = "URL")]
+    pub witness: String,
+    /// The witness's public key, as it prints it at its start
+    #[arg(long, value_name = "KEY", value_parser = witness_key)]
+    pub key: NoteKey,
+    /// Ask again after so many seconds, for as long as it runs
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub every: Option<u64>,
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum SchemaCommand {
     /// Check that every event version in the log can be read by this program, and that stored states are what their
     /// events lead to: compatible, needs an upcaster, or breaking
-    Check,
+    Check(SchemaCheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SchemaCheckArgs {
+    /// Only events up to this position or time
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Args)]
@@ -226,6 +283,9 @@ pub(crate) struct VerifyArgs {
     /// The public key that must have signed it, or its fingerprint
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
+    /// The public key of a witness that must have cosigned it; can be given several times
+    #[arg(long, value_name = "KEY", value_parser = witness_key)]
+    pub witness: Vec<NoteKey>,
 }
 
 /// What is written.
@@ -251,9 +311,12 @@ pub(crate) struct ExportArgs {
     /// otlp: a header for the collector, such as its key; can be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_header)]
     pub header: Vec<(String, String)>,
-    /// otlp: as of this position or time; else as it is now
+    /// As of this position or time: of a bundle, under the newest checkpoint until then; else as it is now
     #[arg(long, value_name = "POSITION|TIME")]
     pub at: Option<At>,
+    /// Under the newest checkpoint that this witness cosigned, with its cosignature; else under the newest one
+    #[arg(long, value_name = "KEY", value_parser = witness_key)]
+    pub witness: Option<NoteKey>,
     /// Only this conversation, with proofs; else everything
     #[arg(long, value_name = "ID", conflicts_with = "run")]
     pub conversation: Option<String>,
@@ -298,13 +361,16 @@ pub(crate) struct ProveOnceArgs {
     /// The device's journal (`journal.sqlite` in its state folder), to join both sides
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
+    /// What the log had at this position or time; else now. A journal is always as it is
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct AttestArgs {
-    /// As of this position, by a rebuild; else the live views as they are
-    #[arg(long, value_name = "POSITION")]
-    pub at: Option<u64>,
+    /// As of this position or time, by a rebuild; else the live views as they are
+    #[arg(long, value_name = "POSITION|TIME")]
+    pub at: Option<At>,
     /// Only this projection
     #[arg(long, value_name = "NAME")]
     pub projection: Option<String>,

@@ -12,6 +12,7 @@ mod cli;
 mod failure;
 mod foreign;
 mod histories;
+mod http;
 mod journal;
 mod log;
 mod otlp;
@@ -29,6 +30,7 @@ mod store;
 mod timeline;
 pub mod told;
 mod verify;
+mod witness;
 
 pub use cli::Cli;
 
@@ -80,8 +82,8 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Replay(args) => replay::run(&data, args, &mut output).await,
             Command::Timeline(args) => timeline::run(&data, args, &mut output).await,
             Command::Verify(args) => match &args.bundle {
-                Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &mut output),
-                None => verify::run(&data, args.key.as_deref(), &mut output).await,
+                Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &args.witness, &mut output),
+                None => verify::run(&data, args.key.as_deref(), &args.witness, &mut output).await,
             },
             Command::Export(args) => match args.format {
                 Format::Bundle => bundle::export(&data, args, &mut output).await,
@@ -97,7 +99,8 @@ pub fn run(cli: Cli) -> ExitCode {
             Command::Redact(args) => redact::run(&data, args, &mut output).await,
             Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
             Command::Stats(args) => stats::run(&data, args, &mut output).await,
-            Command::Schema(SchemaCommand::Check) => schema::check(&data, &mut output).await,
+            Command::Witness(command) => witness::run(&data, command, &mut output).await,
+            Command::Schema(SchemaCommand::Check(args)) => schema::check(&data, args.at, &mut output).await,
             Command::Status => projection::status(&data, &mut output).await,
             Command::Projection(ProjectionCommand::Resume(args)) => projection::resume(&data, &args, &mut output).await,
             Command::Projection(ProjectionCommand::Skip(args)) => projection::skip(&data, &args, &mut output).await,

@@ -5,6 +5,7 @@
 //! Exit status: 0 executed once or never executed, 1 unknown, 3 conflict.
 
 use crate::Verdict;
+use crate::at::position;
 use crate::cli::ProveOnceArgs;
 use crate::failure::Failure;
 use crate::journal::{self, JournalFile, JournalRow};
@@ -102,7 +103,9 @@ pub(crate) enum Journal {
 pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
     let stream = StreamId::new(AggregateType::ToolCall, args.tool_call.as_str());
-    let events = reader.read_stream(&stream, 0).await?;
+    let at = position(&reader, args.at).await?;
+    let mut events = reader.read_stream(&stream, 0).await?;
+    events.retain(|event| event.position <= at);
     if events.is_empty() {
         return Err(Failure::new(ErrorCode::NotFound, format!("the log knows no tool call {}", args.tool_call))
             .with_hint("`devmind-replay log --type ToolCallRequested` lists them"));
@@ -120,12 +123,13 @@ pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output)
         Some(file) => side_of(&journal::read(file).await?, &args.tool_call, &server),
     };
     let (conclusion, why) = conclude(&server, &journal);
-    let head = reader.head().await?;
-    print(&args.tool_call, conclusion, &why, &server, &journal, &events, (&Prover::new(reader), head.position), output)
-        .await?;
+    print(&args.tool_call, conclusion, &why, &server, &journal, &events, (&Prover::new(reader), at), output).await?;
     output.finish()?;
+    say(format_args!("read at position {at}"));
     if undecodable > 0 {
         say(format_args!("{undecodable} events of the call could not be read"));
+        // What is concluded without them is not proved.
+        return Ok(if conclusion == Conclusion::Conflict { Verdict::Broken } else { Verdict::Incomplete });
     }
     Ok(conclusion.verdict())
 }

@@ -1,6 +1,7 @@
 //! `schema check`: whether this program can read what is in a log: every version of every type that was ever written.
 
 use crate::Verdict;
+use crate::at::{self, At};
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
 use crate::store::Source;
@@ -43,9 +44,9 @@ struct Version {
 
 type Versions = BTreeMap<(String, String, u32), Version>;
 
-pub(crate) async fn check(data: &Source, output: &mut Output) -> Result<Verdict, Failure> {
+pub(crate) async fn check(data: &Source, at: Option<At>, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
-    let position = reader.head().await?.position;
+    let position = at::position(&reader, at).await?;
     let mut versions = Versions::new();
     {
         let progress = Progress::new("reading");
@@ -58,7 +59,7 @@ pub(crate) async fn check(data: &Source, output: &mut Output) -> Result<Verdict,
             progress.set(after.min(position), position);
         }
     }
-    let states = stored_states(&reader).await?;
+    let states: Vec<_> = stored_states(&reader).await?.into_iter().filter(|found| found.position <= position).collect();
     let worst = versions.values().map(|version| version.fits).max().unwrap_or(Fits::Compatible);
     if output.is_json() {
         let of = |((kind, event_type, number), version): (&(String, String, u32), &Version)| {

@@ -67,7 +67,8 @@ fn see(event: &RecordedEvent, tools: &Registry, calls: &mut Calls, report: &mut 
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => {}
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => {}
         }
     }
 }

@@ -1,8 +1,10 @@
-//! `verify` against checkpoints and of bundles, `export`, `import`, `attest`, `redact`, `prove-once`: the
-//! real binary over real files.
+//! `verify` against checkpoints and of bundles, `export`, `import`, `attest`, `redact`, `prove-once`, `witness`:
+//! the real binary over real files.
 
 #[allow(dead_code, reason = "shared with another test program")]
 mod support;
+#[path = "proofs/witness.rs"]
+mod witness;
 
 use devmind_ledger::Ledger;
 use devmind_ledger::proof::CheckpointRecord;

@@ -292,6 +292,7 @@ fn answered(asked: &Asked, run_id: &RunId) -> [ThreadCommand; 3] {
         parameters: json!({}),
         request_hash: hash_of("go"),
         tools_hash: "0".repeat(64),
+        tool_set: None,
     };
     let responded = ModelResponded {
         run_id: run_id.clone(),

@@ -1,5 +1,8 @@
 //! `devmind-replay` on the data of a real server, at rest and while it is written.
 
+mod rules;
+mod what_if;
+
 use devmind_tests::{Data, Finished, Process, Question, ServerProcess};
 use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;

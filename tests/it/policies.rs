@@ -1,7 +1,7 @@
 //! Policies and grants over HTTP: what a rule, a person's permission or a policy with a fault makes of a call, and
 //! that the event says who decided. Every `finish` replays every run: the recorded verdict counts there, too.
 
-use devmind_api::tools::{ServerTool, ToolContext};
+use devmind_api::tools::{BodyEnd, ServerTool, ToolContext};
 use devmind_domain::tool_call::Risk;
 use devmind_domain::tools::{Approval, Policy, PolicyAnswer, PolicyCall, PolicyRule, ToolDefinition, ToolOutcome};
 use devmind_tests::sse::interrupts;
@@ -274,8 +274,8 @@ async fn a_policy_that_panics_lies_or_hangs_refuses_that_call_and_nothing_else()
 struct Alone;
 
 impl ServerTool for Alone {
-    fn call(&self, _: Value, _: ToolContext) -> BoxFuture<'_, ToolOutcome> {
-        ready(ToolOutcome::success(json!({}))).boxed()
+    fn call(&self, _: Value, _: ToolContext) -> BoxFuture<'_, BodyEnd> {
+        ready(ToolOutcome::success(json!({})).into()).boxed()
     }
 }
 

@@ -4,7 +4,7 @@
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::proof::{Checkpoint, Note, NoteKey, verify_consistency, verify_inclusion};
-use devmind_tests::{Client, Process, Question, ServerProcess, TestServer};
+use devmind_tests::{Client, DeviceProcess, Process, Question, ServerProcess, TestServer};
 use serde_json::Value;
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {
@@ -133,4 +133,52 @@ async fn an_older_copy_of_the_ledger_is_not_served_where_newer_heads_were_signed
     let verified = Process::run("devmind-replay", &["--data", folder, "verify"], &[]).await;
     assert_eq!(verified.code, Some(3), "{}", verified.stdout);
     assert!(verified.stdout.contains("the log is what its checkpoints said"), "{}", verified.stdout);
+}
+
+/// A folder's files, as they are.
+fn files_of(folder: &std::path::Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+#[tokio::test]
+async fn a_device_goes_on_with_a_log_that_grew_and_leaves_one_that_lost_or_replaced_what_it_was_shown() {
+    let stopped = ServerProcess::on_sqlite(&[]).await.stop().await;
+    let (data, workspace) = (stopped.data.clone(), devmind_tests::workspace());
+    let old = files_of(data.path());
+    let restore = || {
+        files_of(data.path()).iter().for_each(|(path, _)| std::fs::remove_file(path).unwrap());
+        old.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    };
+    let device =
+        |server: &ServerProcess, state| DeviceProcess::start(&server.url(), "ann", workspace.path(), state, &["--yes"]);
+    let mut state = tempfile::tempdir().unwrap();
+    let mut stopped = stopped;
+    for _ in 0..2 {
+        // Twice: the first head, and one that continues it.
+        let server = stopped.start().await;
+        server.client("ann").converse(&Question::new("add 1 and 2")).await;
+        server.client("ann").get("/api/ledger/checkpoint").await.ok();
+        let mut device = device(&server, state);
+        device.connected().await;
+        state = device.kill().await;
+        stopped = server.stop().await;
+    }
+    // An older copy of everything: log, views, what was signed, the key.
+    restore();
+    let server = stopped.start().await;
+    let mut rolled_back = device(&server, state);
+    rolled_back.process.line("LEDGER_FORKED").await;
+    state = rolled_back.kill().await;
+    // The same, grown again to more than the device ever saw.
+    for number in 1..=6 {
+        server.client("ann").converse(&Question::new(&format!("add {number} and 7"))).await;
+    }
+    server.client("ann").get("/api/ledger/checkpoint").await.ok();
+    let forked = device(&server, state).process.ended().await;
+    forked.assert_refused("LEDGER_FORKED");
+    assert!(forked.stderr.contains("it is not shown that the log of"), "not for its size: {}", forked.stderr);
+    let offered = server.log().await.all().await.iter().any(|fact| fact.is("ToolRegistrySynced"));
+    assert!(!offered, "it offered no tool to that log");
+    server.finish().await;
 }

@@ -1,7 +1,7 @@
 //! The calls of one message: which run beside which, what is recorded when, and that a stop, wherever it comes, leaves
 //! one result of every call. Bodies wait at gates that a test opens; nothing here waits for time.
 
-use devmind_api::tools::{ServerTool, ToolContext};
+use devmind_api::tools::{BodyEnd, ServerTool, ToolContext};
 use devmind_domain::agent::{Lane, Message, Permission, PlannedCall, Schedule};
 use devmind_domain::thread::ModelToolCall;
 use devmind_domain::tools::{Approval, ToolDefinition, ToolOutcome, always_beside_others};
@@ -27,7 +27,7 @@ struct Begun {
 }
 
 impl ServerTool for Gated {
-    fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome> {
+    fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, BodyEnd> {
         async move {
             let (gate, opened) = oneshot::channel();
             let call = context.tool_call_id.as_str().split_once(':').expect("thread:call").1.to_owned();
@@ -36,7 +36,7 @@ impl ServerTool for Gated {
                 _ = opened => false,
                 () = context.cancel.cancelled() => true,
             };
-            ToolOutcome::success(json!({ "call": call, "asked_to_end": asked_to_end }))
+            ToolOutcome::success(json!({ "call": call, "asked_to_end": asked_to_end })).into()
         }
         .boxed()
     }

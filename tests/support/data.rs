@@ -151,7 +151,7 @@ pub async fn check(views: &Place, reader: &LedgerReader, tools: &Registry) {
             differing.push(replayed);
         }
     };
-    replay_all(reader, tools, &WhatIf::default(), each).await.expect("the runs can be replayed");
+    replay_all(reader, tools, u64::MAX, &WhatIf::default(), each).await.expect("the runs can be replayed");
     assert!(differing.is_empty(), "runs replay to other decisions: {differing:#?}");
     let told = check_told(reader, tools).await.expect("the log can be read");
     assert!(told.differences.is_empty(), "models were told otherwise than the log gives: {:#?}", told.differences);

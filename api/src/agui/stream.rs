@@ -83,7 +83,8 @@ impl RunStream {
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => Vec::new(),
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => Vec::new(),
         }
     }
 

@@ -81,13 +81,13 @@ impl Gateway {
         if !is_asked && !self.rates.listings.allows(&(user_id.clone(), device_id.clone())) {
             return call.refuse(request, ErrorCode::RateLimited).await;
         }
-        let requested_at = requested_at(reader, id).await.map_err(ExecuteError::Ledger)?;
-        let joins_elsewhere = match requested_at {
-            None => false,
-            Some(_) => {
-                let (state, _) = load::<ToolCall>(reader, id.as_str()).await.map_err(ExecuteError::Ledger)?;
-                is_waited_for_elsewhere(reader, claim, &state).await.map_err(ExecuteError::Ledger)?
-            }
+        let (known, version) = load::<ToolCall>(reader, id.as_str()).await.map_err(ExecuteError::Ledger)?;
+        let (requested_at, joins_elsewhere) = match version {
+            0 => (None, false),
+            _ => (
+                requested_at(reader, id).await.map_err(ExecuteError::Ledger)?,
+                is_waited_for_elsewhere(reader, claim, &known).await.map_err(ExecuteError::Ledger)?,
+            ),
         };
         // Entered before the dispatch is appended: no result can slip between.
         let (waiter, joins) = self.waiters.enter(CallKey { user_id, device_id, tool_call_id: id.clone() });

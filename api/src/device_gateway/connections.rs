@@ -157,10 +157,10 @@ impl Connections {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn connection(id: &str, epoch: u64) -> Arc<Connection> {
+    pub fn connection(id: &str, epoch: u64) -> Arc<Connection> {
         Arc::new(Connection {
             id: id.into(),
             epoch,

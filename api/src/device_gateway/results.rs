@@ -11,7 +11,8 @@ use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::protocol::{CallResult, ProtocolError, ServerFrame};
 use devmind_domain::tool_call::*;
-use devmind_ledger::{ExecuteError, Executed, execute, load};
+use devmind_ledger::{ExecuteError, Executed, LedgerError, execute, load, remembered};
+use std::sync::Arc;
 
 /// Bytes of a code that a device names, at most: known ones are far shorter.
 const MAX_CODE_BYTES: usize = 64;
@@ -63,10 +64,14 @@ struct Taking<'a> {
 impl Taking<'_> {
     async fn perform(&mut self, effect: ReportEffect) -> Result<Option<ReportInput>, ExecuteError<ToolCallError>> {
         Ok(Some(match effect {
-            ReportEffect::Read => match load::<ToolCall>(self.app.ledger.reader(), self.id.as_str()).await {
-                Ok((call, _)) => ReportInput::Read { is_known: self.look_at(&call) },
-                Err(error) => self.in_doubt(ExecuteError::Ledger(error)),
-            },
+            ReportEffect::Read => {
+                let attempt_no = self.report.executed_attempt_no;
+                let has_attempt = |call: &ToolCall| call.last_attempt() >= attempt_no;
+                match known_call(self.app, &self.id, has_attempt).await {
+                    Ok(call) => ReportInput::Read { is_known: self.look_at(&call) },
+                    Err(error) => self.in_doubt(ExecuteError::Ledger(error)),
+                }
+            }
             ReportEffect::Record => self.record().await,
             ReportEffect::Wake => {
                 self.app.gateway.waiters.wake(&key(self.connection, &self.id), None);
@@ -173,7 +178,7 @@ async fn note(
     id: &ToolCallId,
     command: ToolCallCommand,
 ) -> Result<Answers, ExecuteError<ToolCallError>> {
-    let (state, _) = load::<ToolCall>(app.ledger.reader(), id.as_str()).await.map_err(ExecuteError::Ledger)?;
+    let state = known_call(app, id, |_| true).await.map_err(ExecuteError::Ledger)?;
     let own = state.request.as_ref().filter(|request| {
         request.user_id == connection.user_id && request.device_id.as_ref() == Some(&connection.device_id)
     });
@@ -183,6 +188,21 @@ async fn note(
         Ok(_) => Ok(Vec::new()),
         Err(ExecuteError::Refused(error)) => Ok(vec![complaint(error.to_string())]),
         Err(error) => Err(error),
+    }
+}
+
+/// The call, for what never changes of it: its request, and how an attempt was sent. Read where what is remembered
+/// does not suffice.
+async fn known_call(
+    app: &App,
+    id: &ToolCallId,
+    suffices: impl Fn(&ToolCall) -> bool,
+) -> Result<Arc<ToolCall>, LedgerError> {
+    let reader = app.ledger.reader();
+    let seen = remembered::<ToolCall>(reader, id.as_str()).filter(|call| call.request.is_some() && suffices(call));
+    match seen {
+        Some(call) => Ok(call),
+        None => load::<ToolCall>(reader, id.as_str()).await.map(|(call, _)| call),
     }
 }
 

@@ -184,8 +184,20 @@ async fn connect(
         max_message_bytes: MAX_RESULT_FRAME_BYTES,
         server_time: now(),
         settled_position: done.position,
+        head: shown_head(app).await,
     });
     Ok(Welcomed { connection, outbox: frames, registered })
+}
+
+/// The newest signed head. Who saw one before and is shown none now will not go on, and tries again.
+async fn shown_head(app: &App) -> Option<ShownHead> {
+    match app.checkpoints.newest(now()).await {
+        Ok(newest) => Some(ShownHead { checkpoint: newest.note, key: app.checkpoints.key().to_string() }),
+        Err(error) => {
+            tracing::error!(error.code = error.code().as_str(), cause = %error, "a device is shown no head of the log");
+            None
+        }
+    }
 }
 
 async fn run(app: &Arc<App>, welcomed: Welcomed, mut reader: Reader, writer: Writer) {
@@ -261,7 +273,7 @@ async fn read_frames<'a>(
             // brings it again on its next connection.
             Ok(Incoming::Frame(frame)) => {
                 let about = frame.tool_call_id().cloned();
-                if under_way.until_free(about.as_ref(), connection).await.is_err() {
+                if about.is_none() && under_way.until_free(connection).await.is_err() {
                     return busy();
                 }
                 let kind = frame.kind();
@@ -269,7 +281,7 @@ async fn read_frames<'a>(
                 under_way.add(about, async move { kill_point::around(|| format!("receive {kind}"), handling).await });
             }
             Ok(Incoming::Unusable { event_id, report_of, problem }) => {
-                if under_way.until_free(None, connection).await.is_err() {
+                if under_way.until_free(connection).await.is_err() {
                     return busy();
                 }
                 for answer in unusable(event_id, report_of, problem) {

@@ -57,7 +57,8 @@ async fn hear(app: &App, event: &RecordedEvent) {
             | DomainEvent::Thread(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => {}
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => {}
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use super::active::{StopReason, StopSignal};
 use super::execution::Halt;
+use super::live::Live;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
 use crate::state::App;
@@ -18,8 +19,8 @@ use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::*;
 use devmind_domain::tools::{
-    Admission, AtDispatch, Ended, Finish, POLICY_STAGE, Refusal, Seen, ToolDefinition, ToolOutcome, Verdict, admit,
-    ask_guards,
+    Admission, AtDispatch, Ended, Finish, POLICY_STAGE, Refusal, Registry, Seen, ToolDefinition, ToolOutcome, Verdict,
+    admit, ask_guards,
 };
 use devmind_ledger::{ExecuteError, execute, load};
 use devmind_projections::RunRow;
@@ -38,11 +39,14 @@ pub(super) struct Calls {
     /// The tools as they were when the run began.
     pub tools: Arc<ToolSet>,
     pub signal: StopSignal,
+    /// The execution that makes these calls, where it is not the model itself.
+    pub parent: Option<ToolCallId>,
 }
 
 /// What became of a call: what the thread is to observe.
 pub(super) struct Carried {
     pub tool_call_id: ToolCallId,
+    /// What it gave; the value is whole, whatever the model sees of it.
     pub outcome: ToolOutcome,
     /// What the model sees of it.
     pub content: String,
@@ -65,8 +69,8 @@ impl Calls {
             return Err(Halt::Stopped(reason));
         }
         let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
-        let admission = admit(self.tools.registry(), &planned.call, planned.over_limit);
-        let finish = Finish::captured(self.tools.registry(), &admission.tool, self.tools.post_execute());
+        let admission = admit(self.callable(), &planned.call, planned.over_limit);
+        let finish = Finish::captured(self.callable(), &admission.tool, self.tools.post_execute());
         let (ended, stopped) = self.decide_and_run(&tool_call_id, planned, &admission).await?;
         let Seen { outcome, content, revisions } = finish.see(&admission.arguments, ended);
         if !revisions.is_empty() {
@@ -82,7 +86,8 @@ impl Calls {
         planned: &PlannedCall,
         admission: &Admission,
     ) -> Result<(Ended, Option<StopReason>), Halt> {
-        let request = requested(&self.run, &planned.call.id, admission);
+        let parent_tool_call_id = self.parent.clone();
+        let request = ToolCallRequested { parent_tool_call_id, ..requested(&self.run, &planned.call.id, admission) };
         if let Some((stage, error)) = refusal(admission, &planned.permission) {
             let by = decider(&planned.permission);
             return Ok((self.refuse(id, request, stage, error, by).await?, None));
@@ -99,7 +104,7 @@ impl Calls {
                 return Ok((ToolOutcome { result: Err(verdict.error()) }.into(), None));
             }
         }
-        let Some(definition) = self.tools.registry().get(&admission.tool) else {
+        let Some(definition) = self.callable().get(&admission.tool) else {
             let error = tool_error(ErrorCode::UnknownTool, ErrorCode::UnknownTool.help());
             return Ok((self.refuse(id, request, "resolve", error, "pipeline").await?, None));
         };
@@ -137,9 +142,14 @@ impl Calls {
         let mut approvals = Approvals::of(conversation, &self.run.graph_thread_id);
         let verdict = call.verdict().unwrap_or_else(|| Verdict::of_tool(definition.approval));
         approvals.judged(id.clone(), request.call_hash.clone(), verdict);
-        let permission = &approvals.about(self.tools.registry(), &planned.call, planned.over_limit);
+        let permission = &approvals.about(self.callable(), &planned.call, planned.over_limit);
         let at = AtDispatch { definition, request, call, conversation, permission };
         Ok(ask_guards(self.tools.guards(), &at))
+    }
+
+    /// What can be called: by the model, or by a program of it.
+    pub fn callable(&self) -> &Registry {
+        if self.parent.is_some() { self.tools.callable() } else { self.tools.registry() }
     }
 
     fn metadata(&self) -> Metadata {
@@ -231,7 +241,9 @@ impl Calls {
             let code = ErrorCode::AbortedBeforeDispatch;
             BodyEnd { status: ResultStatus::Cancelled, outcome: ToolOutcome::failure(code, code.help()) }
         } else {
-            let context = ToolContext { tool_call_id: id.clone(), cancel };
+            let live = self.app.live.enter(self, id, &request.model_call_id);
+            let sub_calls = live.as_ref().map(Live::sub_calls);
+            let context = ToolContext { tool_call_id: id.clone(), cancel, sub_calls };
             clock.begin();
             let end = self.tools.execute(&request.tool, request.arguments.clone(), context).await;
             clock.end();

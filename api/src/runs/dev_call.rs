@@ -20,7 +20,8 @@ use std::sync::Arc;
 /// When the ledger fails, or the run was stopped by the end of the process.
 pub async fn call(app: &Arc<App>, run: RunRow, call: ModelToolCall) -> ApiResult<ToolOutcome> {
     let active = app.runs.enter(&run.run_id);
-    let calls = Calls { app: app.clone(), run, tools: app.tools.current(), signal: active.signal.clone() };
+    let calls =
+        Calls { app: app.clone(), run, tools: app.tools.current(), signal: active.signal.clone(), parent: None };
     let task = app.run_tasks.spawn(async move {
         let outcome = carry_out(&calls, call).await;
         drop(active);

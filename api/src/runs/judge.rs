@@ -26,8 +26,8 @@ impl Calls {
     /// Hears the policies about a call; nothing about one that can only fail. `somebody`: whether there is a person
     /// who can be asked.
     pub async fn judge(&self, call: &ModelToolCall, over_limit: bool, somebody: bool) -> Result<Option<Judged>, Halt> {
-        let admission = admit(self.tools.registry(), call, over_limit);
-        let definition = self.tools.registry().get(&admission.tool);
+        let admission = admit(self.callable(), call, over_limit);
+        let definition = self.callable().get(&admission.tool);
         let Some(definition) = definition.filter(|_| admission.refusal.is_none()) else { return Ok(None) };
         let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &call.id);
         let request = requested(&self.run, &call.id, &admission);

@@ -9,6 +9,7 @@ mod execution;
 pub mod expiry;
 mod interrupt;
 mod judge;
+mod live;
 mod model_round;
 pub mod prepare;
 pub mod recover;
@@ -20,3 +21,4 @@ mod tools;
 
 pub use active::{ActiveRuns, StopReason, StopSignal};
 pub use claim::{claim_and_start, start};
+pub use live::{LiveExecutions, SubCalls};

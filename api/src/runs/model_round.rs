@@ -15,7 +15,9 @@ use devmind_domain::canonical::hash_json;
 use devmind_domain::ids::*;
 use devmind_domain::limits::*;
 use devmind_domain::thread::*;
+use devmind_domain::tool_set::{RecordToolSet, ToolSet};
 use devmind_domain::tools::{ModelVisible, Registry, ToolDefinition};
+use devmind_ledger::{ExecuteError, execute};
 use futures::StreamExt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -73,6 +75,7 @@ impl Execution {
         let model = self.app.model.clone();
         let request =
             ModelRequest { messages: prompt(&self.context, &self.thread), tools: offered_tools(self.tools.registry()) };
+        let tool_set = self.record_tool_set().await?;
         self.record(ThreadCommand::RequestModel(ModelRequested {
             run_id: self.run.run_id.clone(),
             round,
@@ -81,6 +84,7 @@ impl Execution {
             parameters: model.parameters(),
             request_hash: context_hash(&request.messages),
             tools_hash: hash_json(&request.tools),
+            tool_set,
         }))
         .await?;
 
@@ -198,6 +202,19 @@ impl Execution {
             return Err(Interruption::Failure(ModelFailure::new(ErrorCode::ModelAnswerTooLarge, message)));
         }
         Ok(())
+    }
+
+    /// What tools the model is offered is in the log before it is asked, once for each set of them.
+    async fn record_tool_set(&self) -> Result<Option<String>, Halt> {
+        let Some((id, set)) = self.tools.to_record() else { return Ok(None) };
+        let command = RecordToolSet(set.clone());
+        let done = execute::<ToolSet>(&self.app.ledger, id, &self.app.server_metadata(), command, None).await;
+        done.map_err(|error| match error {
+            ExecuteError::Refused(never) => match never {},
+            ExecuteError::Append(error) => Halt::Append(error),
+            ExecuteError::Ledger(error) => Halt::Ledger(error),
+        })?;
+        Ok(Some(id.clone()))
     }
 
     async fn record_progress(&mut self, answer: &mut Answer) -> Result<(), Halt> {

@@ -95,7 +95,7 @@ impl Execution {
 
     fn calls(&self) -> Calls {
         let (app, run, tools) = (self.app.clone(), self.run.clone(), self.tools.clone());
-        Calls { app, run, tools, signal: self.signal.of_a_part() }
+        Calls { app, run, tools, signal: self.signal.of_a_part(), parent: None }
     }
 
     pub(super) async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {

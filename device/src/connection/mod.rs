@@ -5,6 +5,7 @@
 //! on.
 
 mod backoff;
+mod head;
 mod lost;
 mod outbox;
 mod server;
@@ -104,7 +105,7 @@ pub(crate) async fn run(
                     let connection_id = registered.connection_id.clone();
                     status.send_replace(ConnectionStatus::Online { connection_id });
                 };
-                session::serve(&link, socket, &hang_up, online).await
+                session::serve(&link, &client, socket, &hang_up, online).await
             }
             Err(lost) => lost,
         };
@@ -114,6 +115,12 @@ pub(crate) async fn run(
         let (reason, wait) = match failures.next(lost, &link.backoff) {
             Next::Wait { reason, wait } => (reason, wait),
             Next::Stop(None) => return Ok(()),
+            Next::Stop(Some((code @ ErrorCode::LedgerForked, reason))) => {
+                return Err(DeviceError::new(code, reason).with_hint(
+                    "ask who runs the server: its log was restored from a copy, rewritten or replaced. Both signed heads \
+                     are in the journal; to go on with that log as a new device, name a new folder with --state",
+                ));
+            }
             Next::Stop(Some((code, reason))) => return Err(DeviceError::new(code, reason)),
         };
         tracing::info!(reason, wait_ms = wait.as_millis(), "not connected");

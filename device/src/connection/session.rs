@@ -1,6 +1,7 @@
 //! One connection, from the first frame to its end.
 
 use super::Link;
+use super::head;
 use super::lost::Lost;
 use super::outbox::{Delivery, Outbox};
 use super::server_clock::ServerClock;
@@ -16,6 +17,7 @@ use devmind_domain::protocol::{
     CloseCode, DeviceFrame, PROTOCOL_VERSION, ProtocolError, Register, Registered, ServerFrame,
 };
 use futures::StreamExt as _;
+use reqwest::Client;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -66,6 +68,7 @@ impl Peer for Session {
 /// Serves a socket until it ends. `online` is called once the device is registered.
 pub(super) async fn serve(
     link: &Arc<Link>,
+    client: &Client,
     socket: Socket,
     hang_up: &CancellationToken,
     online: impl FnOnce(&Registered),
@@ -77,7 +80,7 @@ pub(super) async fn serve(
     let sent = Instant::now();
     let registered = tokio::select! {
         () = hang_up.cancelled() => Err(Lost::HungUp),
-        registered = register(link, &mut reader, &queue) => registered,
+        registered = register(link, client, &mut reader, &queue) => registered,
     };
     let lost = match registered {
         Ok(registered) => {
@@ -99,6 +102,7 @@ pub(super) async fn serve(
     let closing = match &lost {
         Lost::HungUp => Some((CloseCode::GoingAway, "the device is stopping".to_owned())),
         Lost::Protocol { reason } => Some((CloseCode::Protocol, reason.clone())),
+        Lost::Final { code, .. } => Some((CloseCode::GoingAway, code.as_str().to_owned())),
         _ => None,
     };
     if let Some((code, reason)) = closing {
@@ -122,7 +126,12 @@ async fn finish(writer: JoinHandle<Lost>, lost: Lost) -> Lost {
     }
 }
 
-async fn register(link: &Link, reader: &mut Reader, queue: &mpsc::Sender<Outgoing>) -> Result<Registered, Lost> {
+async fn register(
+    link: &Link,
+    client: &Client,
+    reader: &mut Reader,
+    queue: &mpsc::Sender<Outgoing>,
+) -> Result<Registered, Lost> {
     let register = DeviceFrame::Register(Register {
         device_id: link.device_id.clone(),
         instance_id: link.instance_id.clone(),
@@ -148,6 +157,7 @@ async fn register(link: &Link, reader: &mut Reader, queue: &mpsc::Sender<Outgoin
     let registered = timeout(Duration::from_millis(REGISTER_WITHIN_MS), registered).await;
     let registered = registered.map_err(|_| Lost::retry("the server did not register the device in time"))??;
     kill_point::at(|| "receive device.registered before".to_owned());
+    head::check(link, client, &registered).await?;
     let tools = link.calls.tools.iter().filter_map(|tool| tool.definition()).map(|tool| tool.registered()).collect();
     queue.send(Outgoing::Frame(DeviceFrame::RegistrySync { tools })).await.map_err(ended)?;
     kill_point::at(|| "receive device.registered after".to_owned());

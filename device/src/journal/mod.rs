@@ -1,8 +1,8 @@
 //! The device's durable record: what makes "at most once" true across crashes.
 //!
-//! One SQLite file (WAL, `synchronous=FULL`), one connection, one row per call. A call is `reserved`
+//! One SQLite file (WAL), one connection, one row per call. A call is `reserved`
 //! before anybody is asked, `executing` before anything is touched, `settled` before anything is
-//! said; each step is one durable statement that only goes forward. A row is also the outbox: it is
+//! said; each step is one statement that only goes forward, and on the disk when it returns ([`flush`]). A row is also the outbox: it is
 //! `pending` until the server has acknowledged it. When a statement fails, the journal is poisoned
 //! and refuses everything until the program is started again: after a failed flush nobody knows
 //! what the disk holds.
@@ -10,6 +10,8 @@
 //! What a call's steps mean is left to `call`, when to send to `connection`.
 
 mod ballast;
+mod flush;
+mod heads;
 pub mod history;
 mod open;
 mod retention;
@@ -29,8 +31,9 @@ use devmind_domain::limits::{MAX_UNACKED_RESULTS, OUTPUT_QUOTA_BYTES};
 use devmind_domain::protocol::CallRequest;
 use devmind_domain::tool_call::Disposition;
 use devmind_domain::{ErrorCode, Timestamp};
+use flush::Flush;
 use sqlx::{Connection as _, SqliteConnection};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Below this many free bytes no call is taken: its result could not be stored.
@@ -45,6 +48,9 @@ const SQLITE_FULL: &str = "13";
 #[derive(Debug)]
 pub struct Journal {
     connection: Mutex<SqliteConnection>,
+    flush: Flush,
+    /// The newest settlement that is on the disk, and with it all before it: no later one may be told.
+    told_up_to: AtomicI64,
     poisoned: AtomicBool,
     ballast: Ballast,
     state: StateDir,
@@ -141,7 +147,8 @@ impl Journal {
     /// `Full` (nothing was written), `Failed`.
     pub async fn reserve(&self, request: &CallRequest, owner: &Owner) -> Result<(), JournalError> {
         let mut connection = self.usable().await?;
-        self.insert(&mut connection, request, owner).await
+        self.insert(&mut connection, request, owner).await?;
+        self.make_durable(connection).await
     }
 
     /// Reserves and settles in one durable step: a verdict before the reservation.
@@ -158,8 +165,11 @@ impl Journal {
         let mut transaction = connection.begin().await.map_err(|error| self.poison(&error))?;
         self.insert(&mut transaction, request, owner).await?;
         let settled = settle(&mut transaction, &request.tool_call_id, settlement).await;
-        settled.map_err(|error| self.full_or_poison(&error))?;
-        transaction.commit().await.map_err(|error| self.full_or_poison(&error))
+        let settled = settled.map_err(|error| self.full_or_poison(&error))?;
+        transaction.commit().await.map_err(|error| self.full_or_poison(&error))?;
+        self.make_durable(connection).await?;
+        self.may_be_told(settled);
+        Ok(())
     }
 
     /// Who allowed or denied a reserved call, for [`history`]. Durable when it returns.
@@ -170,7 +180,8 @@ impl Journal {
         let mut connection = self.usable().await?;
         let update = "UPDATE calls SET decided_by = ? WHERE tool_call_id = ? AND phase = 'reserved'";
         let done = sqlx::query(update).bind(by).bind(id.as_str()).execute(&mut *connection).await;
-        done.map(drop).map_err(|error| self.full_or_poison(&error))
+        done.map_err(|error| self.full_or_poison(&error))?;
+        self.make_durable(connection).await
     }
 
     /// Check 9 begins: from here on a crash means that nobody knows. `false` when the call is not
@@ -188,6 +199,7 @@ impl Journal {
             .execute(&mut *connection)
             .await
             .map_err(|error| self.poison(&error))?;
+        self.make_durable(connection).await?;
         Ok(done.rows_affected() == 1)
     }
 
@@ -212,24 +224,29 @@ impl Journal {
         } else if is_out_of_room(&settled) && self.ballast.give_rest() {
             settled = settle(&mut connection, id, settlement).await;
         }
-        settled.map_err(|error| self.poison(&error))
+        let settled = settled.map_err(|error| self.poison(&error))?;
+        self.make_durable(connection).await?;
+        self.may_be_told(settled);
+        Ok(settled.is_some())
     }
 
     /// Settled calls of this owner that the server has not acknowledged, in the order of settling,
-    /// after the `after`-th settlement.
+    /// after the `after`-th settlement; those alone that are on the disk.
     ///
     /// # Errors
     /// `Failed`.
     pub async fn pending(&self, owner: &Owner, after: i64, limit: usize) -> Result<Vec<Row>, JournalError> {
         let mut connection = self.usable().await?;
         let select = format!(
-            "{} WHERE delivery = 'pending' AND server_id = ? AND user_hash = ? AND settled_no > ? ORDER BY settled_no LIMIT ?",
+            "{} WHERE delivery = 'pending' AND server_id = ? AND user_hash = ? AND settled_no > ? \
+             AND settled_no <= ? ORDER BY settled_no LIMIT ?",
             row::SELECT
         );
         let rows = sqlx::query_as::<_, Row>(&select)
             .bind(&owner.server_id)
             .bind(&owner.user_hash)
             .bind(after)
+            .bind(self.told_up_to.load(Ordering::Acquire))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_all(&mut *connection)
             .await;
@@ -237,7 +254,8 @@ impl Journal {
     }
 
     /// The server has the result (or knows nothing of the call): it is not sent again by itself.
-    /// The output stays.
+    /// The output stays. Does not wait for the disk: without this note the result would be sent and acknowledged
+    /// once more.
     ///
     /// # Errors
     /// `Failed`.
@@ -251,7 +269,7 @@ impl Journal {
         self.deliver(id, delivery, note).await
     }
 
-    /// The server will never take the result: it is kept, and not sent again by itself.
+    /// The server will never take the result: it is kept, and not sent again by itself. Does not wait for the disk.
     ///
     /// # Errors
     /// `Failed`.
@@ -300,6 +318,17 @@ impl Journal {
         done.map(drop).map_err(|error| self.full_or_poison(&error))
     }
 
+    /// Waits until what was committed is on the disk; others use the connection meanwhile.
+    async fn make_durable(&self, connection: MutexGuard<'_, SqliteConnection>) -> Result<(), JournalError> {
+        drop(connection);
+        self.flush.flush().await.map_err(|error| self.poison(&sqlx::Error::Io(error)))
+    }
+
+    /// A settlement is on the disk. Those before it were committed before it, so its flush served them, too.
+    fn may_be_told(&self, settled_no: Option<i64>) {
+        self.told_up_to.fetch_max(settled_no.unwrap_or(0), Ordering::AcqRel);
+    }
+
     /// The connection, unless the journal is poisoned.
     async fn usable(&self) -> Result<MutexGuard<'_, SqliteConnection>, JournalError> {
         let connection = self.connection.lock().await;
@@ -329,18 +358,19 @@ fn is_full(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(|error| error.code()).is_some_and(|code| code == SQLITE_FULL)
 }
 
-/// Ends a call that has not ended; `false` when it has.
+/// Ends a call that has not ended, and says as the how-manieth; `None` when it has.
 async fn settle(
     connection: &mut SqliteConnection,
     id: &ToolCallId,
     settlement: &Settlement,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Option<i64>, sqlx::Error> {
     let update = "UPDATE calls SET phase = 'settled', delivery = 'pending', status = ?, output = ?, output_bytes = ?,
                          output_sha256 = ?, error_code = ?, error_message = ?, finished_at = ?,
                          settled_no = (SELECT coalesce(max(settled_no), 0) + 1 FROM calls)
-                  WHERE tool_call_id = ? AND phase <> 'settled'";
+                  WHERE tool_call_id = ? AND phase <> 'settled' RETURNING settled_no";
     let bytes = settlement.output.as_ref().map_or(0, String::len);
-    let done = sqlx::query(update)
+    // All rows, which is one or none: the statement commits when it has been read to its end.
+    let rows: Vec<i64> = sqlx::query_scalar(update)
         .bind(settlement.status.as_str())
         .bind(settlement.output.as_deref())
         .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
@@ -349,7 +379,7 @@ async fn settle(
         .bind(settlement.error.as_ref().map(|error| error.message.as_str()))
         .bind(clock::now().as_micros())
         .bind(id.as_str())
-        .execute(connection)
+        .fetch_all(connection)
         .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(rows.first().copied())
 }

@@ -1,18 +1,19 @@
 //! Opening the journal: migrate, check, count the opening, and settle what the last start left.
 
 use super::ballast::Ballast;
+use super::flush::Flush;
 use super::{Journal, Settlement, settle};
 use crate::error::DeviceError;
-use crate::state_dir::StateDir;
+use crate::state_dir::{JOURNAL_FILE, StateDir};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::tool_call::Phase;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{Connection as _, SqliteConnection};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use tokio::sync::Mutex;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
@@ -54,8 +55,18 @@ impl Journal {
             other => unusable(&shown, &sqlx::Error::Migrate(Box::new(other))),
         })?;
         let (journal_id, epoch) = start(&mut connection).await.map_err(|error| unusable(&shown, &error))?;
+        let settled =
+            sqlx::query_scalar("SELECT coalesce(max(settled_no), 0) FROM calls").fetch_one(&mut connection).await;
+        let settled = settled.map_err(|error| unusable(&shown, &error))?;
+        // From here on commits are flushed by `flush`; so far each was by SQLite.
+        let wal = File::open(state.path().join(format!("{JOURNAL_FILE}-wal")));
+        let wal = wal.map_err(|error| unusable(&shown, &sqlx::Error::Io(error)))?;
+        let unhurried = sqlx::raw_sql("PRAGMA synchronous = NORMAL").execute(&mut connection).await;
+        unhurried.map_err(|error| unusable(&shown, &error))?;
         let journal = Self {
             connection: Mutex::new(connection),
+            flush: Flush::of(wal),
+            told_up_to: AtomicI64::new(settled),
             poisoned: AtomicBool::new(false),
             ballast: Ballast::of(state.path()),
             state,

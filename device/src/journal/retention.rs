@@ -57,6 +57,7 @@ impl Journal {
             .await?;
             transaction.commit().await
         };
-        cleaned.await.map_err(|error: sqlx::Error| self.poison(&error))
+        cleaned.await.map_err(|error: sqlx::Error| self.poison(&error))?;
+        self.make_durable(connection).await
     }
 }

@@ -254,11 +254,58 @@ async fn a_damaged_or_newer_journal_is_refused_by_name_and_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn what_the_journal_has_taken_survives_the_loss_of_power() {
+async fn calls_that_wait_for_the_disk_share_a_flush_and_none_returns_before_it() {
+    const CALLS: u64 = 8;
     let folder = tempfile::tempdir().expect("folder");
-    let journal = open(folder.path()).await;
-    let mut connection = journal.connection.lock().await;
-    let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *connection).await.expect("mode");
-    let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *connection).await.expect("level");
-    assert_eq!((mode.as_str(), synchronous), ("wal", 2), "every commit reaches the disk");
+    let journal = std::sync::Arc::new(open(folder.path()).await);
+    let (written, flushes) = (journal.flush.written(), journal.flush.flushes.load(Ordering::Relaxed));
+    let held = journal.flush.hold().await;
+    let reserving: Vec<_> = (0..CALLS)
+        .map(|n| {
+            let journal = journal.clone();
+            tokio::spawn(async move { journal.reserve(&request(&format!("call {n}")), &owner("s")).await })
+        })
+        .collect();
+    while journal.flush.written() < written + CALLS {
+        tokio::task::yield_now().await;
+    }
+    assert!(reserving.iter().all(|call| !call.is_finished()), "nothing is on the disk yet");
+    drop(held);
+    for call in reserving {
+        call.await.expect("no panic").expect("reserved");
+    }
+    assert_eq!(journal.flush.flushes.load(Ordering::Relaxed), flushes + 1);
+}
+
+#[tokio::test]
+async fn a_result_is_not_given_to_be_sent_before_it_is_on_the_disk() {
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = std::sync::Arc::new(open(folder.path()).await);
+    for id in ["early", "late"] {
+        journal.reserve(&request(id), &owner("s")).await.expect("reserved");
+    }
+    journal.settle(&"early".into(), &success()).await.expect("settled");
+    let (held, written) = (journal.flush.hold().await, journal.flush.written());
+    let settling = tokio::spawn({
+        let journal = journal.clone();
+        async move { journal.settle(&"late".into(), &success()).await }
+    });
+    while journal.flush.written() == written {
+        tokio::task::yield_now().await;
+    }
+    let waiting = async || journal.pending(&owner("s"), 0, 10).await.expect("pending").len();
+    assert_eq!(waiting().await, 1, "the other one may yet be lost");
+    drop(held);
+    assert!(settling.await.expect("no panic").expect("settled"));
+    assert_eq!(waiting().await, 2);
+}
+
+#[tokio::test]
+async fn after_a_failed_flush_the_journal_refuses_everything() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut journal = open(folder.path()).await;
+    // A device that cannot be flushed.
+    journal.flush = Flush::of(std::fs::File::open("/dev/null").expect("a device"));
+    assert!(matches!(journal.reserve(&request("a"), &owner("s")).await, Err(JournalError::Failed(_))));
+    assert!(matches!(journal.find(&"a".into()).await, Err(JournalError::Failed(_))), "it is not trusted again");
 }

@@ -22,6 +22,7 @@ fn request(round: u32) -> ThreadEvent {
         parameters: json!({}),
         request_hash: "h".into(),
         tools_hash: "h".into(),
+        tool_set: None,
     }
     .into()
 }

@@ -38,11 +38,13 @@ pub enum AggregateType {
     Projection,
     /// One session of another program, as it wrote it.
     History,
+    /// A set of tools that models are offered.
+    ToolSet,
 }
 
 impl AggregateType {
     /// Every kind.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Conversation,
         Self::Thread,
         Self::ToolCall,
@@ -51,6 +53,7 @@ impl AggregateType {
         Self::Redaction,
         Self::Projection,
         Self::History,
+        Self::ToolSet,
     ];
 
     /// The column value.
@@ -64,6 +67,7 @@ impl AggregateType {
             Self::Redaction => "redaction",
             Self::Projection => "projection",
             Self::History => "history",
+            Self::ToolSet => "tool_set",
         }
     }
 }
@@ -382,6 +386,8 @@ pub enum DomainEvent {
     Projection(crate::projection::ProjectionEvent),
     /// Of another program's history.
     History(crate::history::HistoryEvent),
+    /// Of a set of tools.
+    ToolSet(crate::tool_set::ToolSetEvent),
 }
 
 macro_rules! each_kind {
@@ -395,6 +401,7 @@ macro_rules! each_kind {
             DomainEvent::Redaction($inner) => $body,
             DomainEvent::Projection($inner) => $body,
             DomainEvent::History($inner) => $body,
+            DomainEvent::ToolSet($inner) => $body,
         }
     };
 }
@@ -420,6 +427,7 @@ impl DomainEvent {
             Some(AggregateType::Redaction) => of::<crate::redaction::RedactionEvent>(event_type, version, payload),
             Some(AggregateType::Projection) => of::<crate::projection::ProjectionEvent>(event_type, version, payload),
             Some(AggregateType::History) => of::<crate::history::HistoryEvent>(event_type, version, payload),
+            Some(AggregateType::ToolSet) => of::<crate::tool_set::ToolSetEvent>(event_type, version, payload),
             None => Err(DecodeError::UnknownType {
                 aggregate_type: aggregate_type.to_owned(),
                 event_type: event_type.to_owned(),
@@ -441,6 +449,7 @@ impl DomainEvent {
             .chain(of(AggregateType::Redaction, crate::redaction::RedactionEvent::TYPES))
             .chain(of(AggregateType::Projection, crate::projection::ProjectionEvent::TYPES))
             .chain(of(AggregateType::History, crate::history::HistoryEvent::TYPES))
+            .chain(of(AggregateType::ToolSet, crate::tool_set::ToolSetEvent::TYPES))
             .collect()
     }
 

@@ -5,6 +5,11 @@ use crate::canonical::Hash;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+/// The name of a ledger's log in its checkpoints. A ledger's id is random, so the name is unique in the world.
+pub fn log_name(ledger_id: &str) -> String {
+    format!("devmind-ledger/{ledger_id}")
+}
+
 /// The text is no checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the note is no checkpoint: {0}")]
@@ -46,7 +51,7 @@ impl Checkpoint {
 }
 
 /// A number in the one spelling that the format allows: digits without a leading zero.
-fn canonical_number(text: &str) -> Option<u64> {
+pub(super) fn canonical_number(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
 }

@@ -8,12 +8,17 @@
 mod checkpoint;
 mod note;
 mod tree;
+mod witness;
 
-pub use checkpoint::{Checkpoint, CheckpointError};
+pub use checkpoint::{Checkpoint, CheckpointError, log_name};
 pub use note::{
     MAX_NOTE_BYTES, MAX_NOTE_SIGNATURES, Note, NoteError, NoteKey, NoteSignature, NoteSigner, SignatureKind,
 };
 pub use tree::{
     MAX_PROOF_HASHES, ProofError, Subtree, consistency_ranges, inclusion_ranges, root_by_inclusion, root_of_range,
     subtrees_of, verify_consistency, verify_inclusion,
+};
+pub use witness::{
+    Acceptable, Discontinuity, MAX_SUBMISSION_BYTES, MAX_SUBMITTED_HASHES, Submission, Uncosigned, continues,
+    cosignable, submitted,
 };

@@ -244,6 +244,19 @@ pub struct Registered {
     pub server_time: Timestamp,
     /// The ledger's head.
     pub settled_position: u64,
+    /// The newest signed head of the ledger: a device that saw an earlier one asks for the proof that this
+    /// continues it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<ShownHead>,
+}
+
+/// A signed head of a ledger.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShownHead {
+    /// The signed note (C2SP tlog-checkpoint).
+    pub checkpoint: String,
+    /// The public key, as C2SP signed-note writes it.
+    pub key: String,
 }
 
 /// A call to carry out.

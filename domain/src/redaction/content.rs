@@ -23,6 +23,8 @@ pub fn without_content(event: DomainEvent) -> Option<DomainEvent> {
         DomainEvent::ToolCall(event) => tool_call(event).map(DomainEvent::ToolCall),
         DomainEvent::History(event) => history(event).map(DomainEvent::History),
         DomainEvent::Device(event) => device(event).map(DomainEvent::Device),
+        // What the operator configured: what was a person's own is in the calls.
+        DomainEvent::ToolSet(_) => None,
         DomainEvent::Node(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => None,
     }
 }

@@ -35,6 +35,9 @@ pub struct ModelRequested {
     pub request_hash: String,
     /// SHA-256 of the offered tools.
     pub tools_hash: String,
+    /// The set of tools, where it is not what the program brings along: the id of a `tool_set`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_set: Option<String>,
 }
 
 /// A piece of the streamed answer, recorded so that a crash loses little.

@@ -21,6 +21,9 @@ pub struct Thread {
     pub progress: Option<Progress>,
     /// The last failure of the model, until it is asked again.
     pub failure: Option<ModelFailed>,
+    /// The set of tools that the model was last offered, where it is not what the program brings along.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_set: Option<String>,
 }
 
 /// One answer of the model and what its calls brought.
@@ -91,12 +94,13 @@ impl Thread {
     }
 
     /// The calls with ids that no earlier call of the thread has. An id that could not be sent back
-    /// by a client, for its length or its control characters, counts as none.
+    /// by a client, for its length or its control characters, counts as none, and so does one that could be a sub-call's.
     fn with_unique_ids(&self, round: u32, mut calls: Vec<ModelToolCall>) -> Vec<ModelToolCall> {
         let mut seen: BTreeSet<String> =
             self.exchanges.iter().flat_map(|exchange| exchange.calls.iter().map(|call| call.id.clone())).collect();
         for (index, call) in calls.iter_mut().enumerate() {
-            let unusable = call.id.chars().count() > MAX_MODEL_CALL_ID_CHARS || call.id.chars().any(char::is_control);
+            let unusable = call.id.chars().count() > MAX_MODEL_CALL_ID_CHARS
+                || call.id.chars().any(|char| char.is_control() || char == SUB_CALL_MARK);
             if unusable {
                 call.id.clear();
             }
@@ -120,7 +124,7 @@ impl Thread {
 
 impl Decider for Thread {
     const TYPE: AggregateType = AggregateType::Thread;
-    const STATE_VERSION: u32 = 1;
+    const STATE_VERSION: u32 = 2;
     type Command = ThreadCommand;
     type Event = ThreadEvent;
     type Error = ThreadError;
@@ -182,6 +186,7 @@ impl Decider for Thread {
             ThreadEvent::ThreadStarted(e) => self.started = Some(e.clone()),
             ThreadEvent::ModelRequested(e) => {
                 self.asked = Some(e.round);
+                self.tool_set.clone_from(&e.tool_set);
                 self.progress = None;
                 self.failure = None;
             }

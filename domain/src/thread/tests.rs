@@ -29,6 +29,7 @@ fn request(round: u32) -> ModelRequested {
         parameters: json!({}),
         request_hash: "h".into(),
         tools_hash: "h".into(),
+        tool_set: None,
     }
 }
 fn piece(message: &str, text: &str) -> AnswerProgressed {

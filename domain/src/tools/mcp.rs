@@ -4,10 +4,9 @@
 //! What a server says about its tools is somebody else's word: it is bounded here, and neither its hints nor
 //! anything else of it lowers a risk or spares a question. How a server is reached is left to the server program.
 
+use super::ToolDefinition;
 use super::schema::placed;
-use super::{Approval, ToolDefinition, always_beside_others};
 use crate::canonical::hash_json;
-use crate::tool_call::Risk;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -58,18 +57,12 @@ pub fn definition(server: &str, address: &str, offered: &Offered) -> Result<Tool
     })
 }
 
-/// A tool of which the log alone is left: what its values look like to the model is the same; what it took and
-/// promised, and that its calls had to wait for others, only its server and its settings could say.
-pub fn recorded(name: &str, version: &str, risk: Risk, approval: Approval) -> ToolDefinition {
-    ToolDefinition {
-        version: version.to_owned(),
-        risk,
-        approval,
-        requires_confirmation: false,
-        concurrency_safe: always_beside_others(),
-        render: Some(Arc::new(|_, value| Ok(rendered(value)))),
-        ..ToolDefinition::new(name, "", json!({ "type": "object" }), json!({}))
+/// A tool of which the log has the definition: what its values look like to the model is the same.
+pub fn with_functions(tool: ToolDefinition) -> ToolDefinition {
+    if !tool.name.starts_with(PREFIX) {
+        return tool;
     }
+    ToolDefinition { render: Some(Arc::new(|_, value| Ok(rendered(value)))), ..tool }
 }
 
 /// The value of a call: the content as it came, and the structured content where there is some.
@@ -131,7 +124,9 @@ fn without_data(block: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tools::Registry;
+    use crate::tool_call::Risk;
+    use crate::tool_set::ToolSetRecorded;
+    use crate::tools::{Approval, Registry};
 
     fn offered(change: impl FnOnce(&mut Offered)) -> Offered {
         let parameters = json!({ "type": "object", "properties": { "path": { "type": "string" } } });
@@ -226,8 +221,8 @@ mod tests {
             let shown = checked.and_then(|()| tools.render("mcp_s_read", &json!({}), &value));
             if let Ok(shown) = &shown {
                 // From the log alone it looks the same.
-                let later = recorded("mcp_s_read", "1", Risk::Low, Approval::Never);
-                let later = Registry::new([later]).expect("whole");
+                let set = ToolSetRecorded::of(tools);
+                let later = set.registry(&Registry::default()).expect("whole");
                 assert_eq!(later.render("mcp_s_read", &json!({}), &value).as_ref(), Ok(shown));
             }
             assert_eq!(shown.ok(), seen, "{value}");

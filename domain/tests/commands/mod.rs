@@ -14,6 +14,7 @@ use devmind_domain::protocol::{Names, RegisteredTool};
 use devmind_domain::redaction::{PayloadRedacted, Redaction, RedactionCommand};
 use devmind_domain::thread::*;
 use devmind_domain::tool_call::*;
+use devmind_domain::tool_set::{RecordToolSet, ToolSet, ToolSetRecorded};
 use devmind_domain::{Decider, Timestamp};
 use serde_json::json;
 
@@ -42,6 +43,7 @@ impl Domain for Thread {
                 parameters: json!({"temperature": 0.1}),
                 request_hash: "h".into(),
                 tools_hash: "h".into(),
+                tool_set: None,
             }),
             2 => ThreadCommand::Progress(AnswerProgressed {
                 run_id: "r".into(),
@@ -234,5 +236,11 @@ impl Domain for ProjectionSkips {
 impl Domain for History {
     fn command(&self, random: &mut Random) -> HistoryCommand {
         HistoryCommand::End(HistoryImported { source: "codex".to_owned(), lines: random.below(5) as u64 })
+    }
+}
+
+impl Domain for ToolSet {
+    fn command(&self, _: &mut Random) -> RecordToolSet {
+        RecordToolSet(ToolSetRecorded { tools: Vec::new() })
     }
 }

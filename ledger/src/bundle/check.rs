@@ -4,7 +4,7 @@ use super::{BundleError, End, Header, Line, Lines};
 use crate::merkle::Frontier;
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::RecordedEvent;
-use devmind_domain::proof::{Checkpoint, verify_inclusion};
+use devmind_domain::proof::{Checkpoint, Note, verify_inclusion};
 use devmind_domain::redaction::Redacted;
 use sha2::{Digest, Sha256};
 use std::io::BufRead;
@@ -29,6 +29,8 @@ pub struct BundleReport {
     pub fingerprint: String,
     /// The public key.
     pub key: String,
+    /// The signed head, with the cosignatures of witnesses that it came with.
+    pub note: Note,
     /// The events in it.
     pub events: u64,
     /// Events whose content was erased: their positions, and the events that say so.
@@ -89,7 +91,7 @@ pub(super) fn walk(
 ) -> Result<BundleReport, BundleError> {
     let mut lines = Lines::new(input);
     let Some(Line::Bundle(header)) = lines.next()? else { return Err(lines.wrong("it does not begin with a header")) };
-    let (key, checkpoint) = header.checked().map_err(|reason| lines.wrong(reason))?;
+    let (key, note, checkpoint) = header.checked().map_err(|reason| lines.wrong(reason))?;
     let mut hash = Sha256::new();
     hash.update(&lines.text);
     let mut report = BundleReport {
@@ -100,6 +102,7 @@ pub(super) fn walk(
         root: checkpoint.root,
         fingerprint: key.fingerprint(),
         key: key.to_string(),
+        note,
         events: 0,
         redacted: Vec::new(),
         findings: Vec::new(),

@@ -69,7 +69,7 @@ pub async fn export_bundle(
     let part = part_of(file);
     let mut writer = Writer::open(&part, header)?;
     // An interrupted export goes on under the checkpoint that it began with.
-    let (_, signed) = writer.header.checked().map_err(|reason| BundleError::Line { line: 1, reason })?;
+    let (_, _, signed) = writer.header.checked().map_err(|reason| BundleError::Line { line: 1, reason })?;
     let prover = Prover::new(reader.clone());
     let any = EventFilter::default();
     let resumed = writer.events;

@@ -168,7 +168,7 @@ impl EventLine {
 
 impl Header {
     /// The key and the signed head; an error says what does not hold.
-    fn checked(&self) -> Result<(NoteKey, Checkpoint), String> {
+    fn checked(&self) -> Result<(NoteKey, Note, Checkpoint), String> {
         if self.format != FORMAT {
             return Err(format!("its format is {:?}, this program reads {FORMAT}", self.format));
         }
@@ -179,7 +179,7 @@ impl Header {
         let note = Note::parse(&self.checkpoint).map_err(|error| error.to_string())?;
         note.verify(&key).map_err(|error| error.to_string())?;
         let checkpoint = Checkpoint::from_text(&note.text).map_err(|error| error.to_string())?;
-        Ok((key, checkpoint))
+        Ok((key, note, checkpoint))
     }
 }
 

@@ -32,17 +32,39 @@ pub fn open_key(
     name: &str,
     make_with: Option<impl FnOnce() -> io::Result<[u8; 32]>>,
 ) -> Result<NoteSigner, KeyError> {
+    open_key_of(SignatureKind::Ed25519, file, name, make_with)
+}
+
+/// The same for the key of a witness, which signs that it saw a head of another's log.
+///
+/// # Errors
+/// As [`open_key`].
+pub fn open_witness_key(
+    file: &Path,
+    name: &str,
+    make_with: impl FnOnce() -> io::Result<[u8; 32]>,
+) -> Result<NoteSigner, KeyError> {
+    open_key_of(SignatureKind::Cosignature, file, name, Some(make_with))
+}
+
+fn open_key_of(
+    kind: SignatureKind,
+    file: &Path,
+    name: &str,
+    make_with: Option<impl FnOnce() -> io::Result<[u8; 32]>>,
+) -> Result<NoteSigner, KeyError> {
     match (fs::read_to_string(file), make_with) {
         (Ok(text), _) => {
             let signer = NoteSigner::parse(&text).map_err(|error| unusable(file, error))?;
-            match signer.public().kind() {
-                SignatureKind::Ed25519 => Ok(signer),
-                SignatureKind::Cosignature => Err(unusable(file, "it is the key of a witness")),
+            match (signer.public().kind(), kind) {
+                (found, wanted) if found == wanted => Ok(signer),
+                (SignatureKind::Ed25519, _) => Err(unusable(file, "it is the key of a log")),
+                (SignatureKind::Cosignature, _) => Err(unusable(file, "it is the key of a witness")),
             }
         }
         (Err(error), Some(seed)) if error.kind() == ErrorKind::NotFound => {
             let made = seed().map_err(|error| unusable(file, error))?;
-            let signer = NoteSigner::from_seed(name, SignatureKind::Ed25519, &made).map_err(|e| unusable(file, e))?;
+            let signer = NoteSigner::from_seed(name, kind, &made).map_err(|error| unusable(file, error))?;
             write_new(file, 0o600, &signer.secret_text()).map_err(|error| unusable(file, error))?;
             Ok(signer)
         }

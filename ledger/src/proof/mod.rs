@@ -9,11 +9,11 @@ mod prover;
 mod record;
 mod tiles;
 
-pub use key::{KEY_FILE, KeyError, PUBLIC_KEY_FILE, open_key, read_public_key};
+pub use key::{KEY_FILE, KeyError, PUBLIC_KEY_FILE, open_key, open_witness_key, read_public_key};
 pub use prover::{ConsistencyProof, InclusionProof, ProveError, Prover};
-pub use record::{CHECKPOINTS_FILE, CheckpointRecord, RecordError, RecordedCheckpoint, read_checkpoints};
+pub use record::{
+    CHECKPOINTS_FILE, COSIGNED_FILE, CheckpointRecord, RecordError, RecordedCheckpoint, read_checkpoints,
+    read_cosigned, record_cosigned,
+};
 
-/// The name of a log in its checkpoints. A ledger's id is random, so the name is unique in the world.
-pub fn origin(ledger_id: &str) -> String {
-    format!("devmind-ledger/{ledger_id}")
-}
+pub use devmind_domain::proof::log_name as origin;

@@ -19,6 +19,8 @@ use tokio::sync::Mutex;
 
 /// The file's name in the data folder.
 pub const CHECKPOINTS_FILE: &str = "checkpoints.jsonl";
+/// The name of the file beside it with what witnesses cosigned.
+pub const COSIGNED_FILE: &str = "cosignatures.jsonl";
 
 /// A checkpoint as it was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +139,18 @@ impl CheckpointRecord {
         self.newest.lock().await.as_ref().map_or(0, |newest| newest.checkpoint.size)
     }
 
+    /// The newest checkpoint; a log without any gets its first.
+    ///
+    /// # Errors
+    /// As [`CheckpointRecord::publish`].
+    pub async fn newest(&self, now: Timestamp) -> Result<RecordedCheckpoint, RecordError> {
+        let newest = self.newest.lock().await.clone();
+        match newest {
+            Some(newest) => Ok(newest),
+            None => self.publish(now).await,
+        }
+    }
+
     /// Everything that was published, oldest first.
     ///
     /// # Errors
@@ -191,7 +205,29 @@ async fn compare(prover: &Prover, checkpoint: &Checkpoint) -> Result<(), RecordE
 /// # Errors
 /// [`RecordError::File`] when the file cannot be read, or a line of it is no checkpoint.
 pub fn read_checkpoints(folder: &Path) -> Result<Vec<RecordedCheckpoint>, RecordError> {
-    let file = folder.join(CHECKPOINTS_FILE);
+    read_notes(folder.join(CHECKPOINTS_FILE))
+}
+
+/// The checkpoints that witnesses cosigned, as they were recorded beside a ledger; none where the file is
+/// missing.
+///
+/// # Errors
+/// As [`read_checkpoints`].
+pub fn read_cosigned(folder: &Path) -> Result<Vec<RecordedCheckpoint>, RecordError> {
+    read_notes(folder.join(COSIGNED_FILE))
+}
+
+/// Records a checkpoint with the cosignature of a witness beside its ledger.
+///
+/// # Errors
+/// [`RecordError::File`].
+pub fn record_cosigned(folder: &Path, at: Timestamp, note: &Note) -> Result<(), RecordError> {
+    let file = folder.join(COSIGNED_FILE);
+    let recorded = append(&file, &Line { at, note: note.to_string() });
+    recorded.map_err(|error| RecordError::File { file, reason: error.to_string() })
+}
+
+fn read_notes(file: PathBuf) -> Result<Vec<RecordedCheckpoint>, RecordError> {
     let failed = |reason: String| RecordError::File { file: file.clone(), reason };
     let opened = match File::open(&file) {
         Ok(opened) => opened,

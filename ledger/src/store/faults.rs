@@ -19,13 +19,17 @@ pub(crate) enum Fault {
 
 /// The fault that is set; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Faults(Arc<Mutex<Option<Fault>>>, Arc<Mutex<Settled>>);
+pub(crate) struct Faults(Arc<Mutex<Option<Fault>>>, Arc<Mutex<Counts>>);
 
-/// Commits in doubt that were settled so far.
+/// What the writer did so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Settled {
+pub(crate) struct Counts {
+    /// Commits in doubt that turned out to be stored.
     pub stored: u32,
+    /// Those that were not.
     pub not_stored: u32,
+    /// Looks at the log before a batch.
+    pub looks: u32,
 }
 
 impl Faults {
@@ -34,14 +38,18 @@ impl Faults {
     }
 
     pub(crate) fn note_settled(&self, stored: bool) {
-        let mut settled = self.1.lock().expect("not poisoned");
+        let mut counts = self.1.lock().expect("not poisoned");
         match stored {
-            true => settled.stored += 1,
-            false => settled.not_stored += 1,
+            true => counts.stored += 1,
+            false => counts.not_stored += 1,
         }
     }
 
-    pub fn settled(&self) -> Settled {
+    pub(crate) fn note_look(&self) {
+        self.1.lock().expect("not poisoned").looks += 1;
+    }
+
+    pub fn counts(&self) -> Counts {
         *self.1.lock().expect("not poisoned")
     }
 

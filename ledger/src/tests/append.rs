@@ -22,6 +22,22 @@ on_both_stores! {
 }
 
 on_both_stores! {
+    #[tokio::test]
+    async fn right_after_a_batch_the_next_one_is_stored_without_a_look_and_a_refusal_never_is(folder: Folder) {
+        let ledger = folder.open().await;
+        const APPENDS: u32 = 50;
+        for n in 0..APPENDS {
+            ledger.append(append("c", n.into(), "x")).await.expect("appended");
+        }
+        let looks = ledger.faults.counts().looks;
+        assert!(0 < looks && looks < APPENDS, "{looks} looks for {APPENDS} batches");
+        // What is only supposed refuses nobody.
+        ledger.append(append("c", 7, "x")).await.expect_err("somebody was faster");
+        assert!(ledger.faults.counts().looks > looks);
+    }
+}
+
+on_both_stores! {
     #[tokio::test(flavor = "multi_thread")]
     async fn positions_are_gapless_under_64_callers_over_own_and_contested_streams(folder: Folder) {
         let ledger = folder.open().await;

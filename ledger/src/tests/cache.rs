@@ -67,6 +67,18 @@ on_both_stores! {
 }
 
 on_both_stores! {
+    #[tokio::test]
+    async fn a_stream_that_was_found_empty_is_decided_on_anew_where_another_process_began_it_since(folder: Folder) {
+        let ledger = folder.open().await;
+        assert_eq!(load::<Node>(ledger.reader(), "n").await.expect("loaded").1, 0);
+        assert_eq!(remembered::<Node>(ledger.reader(), "n").expect("remembered").epoch, 0);
+        ledger.append(elsewhere(0, 7)).await.expect("appended");
+        let started = execute::<Node>(&ledger, "n", &metadata(), start(), None).await.expect("started");
+        assert_eq!((started.state.epoch, started.events[0].sequence), (8, 2));
+    }
+}
+
+on_both_stores! {
     #[tokio::test(flavor = "multi_thread")]
     async fn commands_on_one_stream_that_wait_for_the_same_flush_fail_with_it_and_leave_nothing_behind(folder: Folder) {
         let ledger = folder.open().await;

@@ -183,7 +183,7 @@ async fn a_history_that_was_forked_with_all_its_hashes_is_found_between_two_chec
     let published = read_checkpoints(folder.path()).expect("read");
     let key = record.key();
     let findings = async |checkpoints: &[RecordedCheckpoint], key: &NoteKey| {
-        let published = Published { key: Some(key), checkpoints };
+        let published = Published { key: Some(key), checkpoints, ..Published::default() };
         let report = verify(&folder.reader().await, published, |_, _| {}).await.expect("verified");
         report.findings.iter().map(|found| (found.check, found.position, found.reason.clone())).collect::<Vec<_>>()
     };

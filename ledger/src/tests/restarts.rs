@@ -77,7 +77,7 @@ async fn immediate_restarts_of_the_database_under_load_lose_no_acknowledged_even
     let ids: HashSet<&str> = log.iter().map(|event| event.event_id.as_str()).collect();
     let lost = stored.iter().filter(|id| !ids.contains(id.as_str())).count();
     let undead = refused.iter().filter(|id| ids.contains(id.as_str())).count();
-    let settled = ledgers.each_ref().map(|ledger| ledger.faults.settled());
+    let settled = ledgers.each_ref().map(|ledger| ledger.faults.counts());
     let were_stored: u32 = settled.iter().map(|settled| settled.stored).sum();
     let were_not: u32 = settled.iter().map(|settled| settled.not_stored).sum();
     println!(

@@ -45,7 +45,8 @@ impl Calls {
             DomainEvent::Conversation(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => {}
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => {}
         }
     }
 

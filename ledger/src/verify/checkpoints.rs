@@ -4,7 +4,7 @@
 use super::chain::Chain;
 use super::report::{Check, Report};
 use crate::proof::RecordedCheckpoint;
-use devmind_domain::proof::{Note, NoteKey};
+use devmind_domain::proof::{Note, NoteError, NoteKey};
 use std::collections::VecDeque;
 
 /// What was published about a log.
@@ -14,6 +14,10 @@ pub struct Published<'a> {
     pub key: Option<&'a NoteKey>,
     /// The checkpoints, in the order they were published.
     pub checkpoints: &'a [RecordedCheckpoint],
+    /// Those that witnesses cosigned; each asks when it likes, so they have no order.
+    pub cosigned: &'a [RecordedCheckpoint],
+    /// The witnesses whose keys are known; the cosignatures of others are not checked.
+    pub witnesses: &'a [NoteKey],
 }
 
 #[derive(Debug)]
@@ -28,7 +32,8 @@ impl<'a> Checkpoints<'a> {
     /// Judges what can be judged without the log: names, signatures, order.
     pub fn new(published: Published<'a>, origin: &str, report: &mut Report) -> Self {
         let mut left: Vec<&RecordedCheckpoint> = Vec::with_capacity(published.checkpoints.len());
-        for recorded in published.checkpoints {
+        let own = published.checkpoints.len();
+        for (number, recorded) in published.checkpoints.iter().chain(published.cosigned).enumerate() {
             let size = recorded.checkpoint.size;
             if recorded.checkpoint.origin != origin {
                 report.note(
@@ -42,7 +47,14 @@ impl<'a> Checkpoints<'a> {
             if let Err(error) = signed {
                 report.find(Check::Checkpoints, size, format!("the checkpoint of {size} events: {error}"));
             }
-            if let Some(earlier) = left.last().filter(|earlier| earlier.checkpoint.size > size) {
+            let forged = Note::parse(&recorded.note).ok().and_then(|note| {
+                let judged = published.witnesses.iter().map(|witness| note.verify(witness));
+                judged.filter_map(Result::err).find(|error| matches!(error, NoteError::Forged(_)))
+            });
+            if let Some(error) = forged {
+                report.find(Check::Checkpoints, size, format!("the checkpoint of {size} events: {error}"));
+            }
+            if let Some(earlier) = left.last().filter(|earlier| number < own && earlier.checkpoint.size > size) {
                 let reason = format!("a checkpoint of {size} events comes after one of {}", earlier.checkpoint.size);
                 report.find(Check::Checkpoints, size, reason);
             }

@@ -37,7 +37,8 @@ impl Interrupts {
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => {}
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => {}
         }
     }
 

@@ -44,7 +44,8 @@ impl Runs {
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => {}
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => {}
         }
     }
 

@@ -16,6 +16,7 @@ use devmind_domain::projection::ProjectionSkips;
 use devmind_domain::redaction::Redaction;
 use devmind_domain::thread::Thread;
 use devmind_domain::tool_call::ToolCall;
+use devmind_domain::tool_set::ToolSet;
 
 /// Folds every stream that has a stored state.
 pub(super) async fn check(reader: &LedgerReader, report: &mut Report) -> Result<(), LedgerError> {
@@ -36,6 +37,7 @@ pub(super) async fn check(reader: &LedgerReader, report: &mut Report) -> Result<
                 Some(AggregateType::Redaction) => differs::<Redaction>(reader, snapshot).await?,
                 Some(AggregateType::Projection) => differs::<ProjectionSkips>(reader, snapshot).await?,
                 Some(AggregateType::History) => differs::<History>(reader, snapshot).await?,
+                Some(AggregateType::ToolSet) => differs::<ToolSet>(reader, snapshot).await?,
                 // Of a newer program, which folds it; this one never uses it.
                 None => None,
             };

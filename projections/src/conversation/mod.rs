@@ -49,7 +49,8 @@ impl Projection for Conversations {
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => vec![],
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => vec![],
         }
     }
 }

@@ -51,7 +51,8 @@ impl Projection for Devices {
             | DomainEvent::ToolCall(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => vec![],
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => vec![],
         }
     }
 }

@@ -45,7 +45,8 @@ impl Projection for Search {
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => vec![],
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => vec![],
         }
     }
 }

@@ -3,11 +3,10 @@
 use super::{Projections, Store, begin_all, settle};
 use crate::db::Pool;
 use crate::error::ViewError;
-use devmind_ledger::{LedgerReader, PostgresUrl};
+use devmind_ledger::{LedgerReader, PgConnections, PostgresUrl};
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::postgres::{PgConnection, PgPoolOptions};
-use sqlx::{Connection, Executor, PgPool};
-use std::time::Duration;
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection, Executor};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/postgres/views");
 
@@ -18,21 +17,19 @@ const BESIDE: &str = "views_rebuild_";
 /// Connections that read at once, and those that write, at most.
 const READERS: u32 = 4;
 const WRITERS: u32 = 2;
-/// How long a connection may take to come about.
-const CONNECT: Duration = Duration::from_secs(5);
 /// Key of the advisory lock under which schemas are made and replaced: "DMVW".
 const SCHEMA_LOCK: i64 = 0x444d_5657;
 
 /// Connections that see one schema.
-pub(crate) fn pool(url: &PostgresUrl, schema: &str, connections: u32) -> PgPool {
+pub(crate) fn pool(url: &PostgresUrl, schema: &str, connections: u32) -> PgConnections {
     // Views need no fsync: position and rows are lost together, and come back from the log.
     // A process that is frozen in a transaction must not keep the others from their views for longer than this.
     let patience = ("idle_in_transaction_session_timeout", "2s");
+    // A statement may be planned while the tables are as good as empty, and kept: row by row, each by its index, it
+    // stays right.
+    let by_index = [("enable_seqscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off"), ("jit", "off")];
     let settings = [("search_path", schema), ("synchronous_commit", "off"), patience];
-    PgPoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(CONNECT)
-        .connect_lazy_with(url.options().clone().options(settings))
+    PgConnections::new(connections, url, &[&settings[..], &by_index].concat())
 }
 
 /// Opens the views; makes them where they are missing, replaces them where they are of no use.

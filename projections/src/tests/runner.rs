@@ -1,6 +1,6 @@
 //! Following the log: reading one's own write, unknown events, several writers and processes.
 
-use crate::apply::{Applied, apply};
+use crate::apply::{Applied, apply, begin, stored};
 use crate::rebuild::rebuild_these;
 use crate::registry::PROJECTIONS;
 use crate::store::{Projections, Store};
@@ -9,6 +9,7 @@ use crate::tests::fragile::*;
 use crate::views::Views;
 use devmind_domain::ErrorCode;
 use devmind_domain::conversation::RunKind;
+use devmind_domain::tool_call::ResultStatus;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -106,6 +107,22 @@ async fn a_batch_is_written_only_from_the_position_it_starts_at() {
     }
     assert_eq!(dump(&store.read).await, before);
     applied(&store, PROJECTIONS[0], 1, &events[1..]).await;
+}
+
+#[tokio::test]
+async fn events_that_mean_nothing_to_a_projection_are_passed_only_from_where_it_stands() {
+    let mut events = recorded(&[connected("ann/d1", "x1", 1), synced("ann/d1", "x1"), started("c1", "ann")]);
+    Arc::get_mut(&mut events[2]).expect("unshared").event_type = "ConversationFrozen".into();
+    let store = Store::in_memory(&PROJECTIONS.to_vec()).await.expect("in memory");
+    begin(&store.write, PROJECTIONS[0], 0).await.expect("counted");
+    let now = applied(&store, PROJECTIONS[0], 0, &events[..1]).await;
+    assert_eq!((now.position, now.attempts), (1, 0), "what was counted is over");
+    let again = apply(&store.write, PROJECTIONS[0], &BTreeSet::new(), 0, &events[..1]).await.expect("the store works");
+    assert_eq!(again, Applied::Moved(now));
+    let now = applied(&store, PROJECTIONS[0], 1, &events[1..]).await;
+    assert_eq!((now.position, now.skipped_unknown), (3, 1));
+    let (_, stored) = stored(&store.write, PROJECTIONS[0].name()).await.expect("stored");
+    assert_eq!(stored, now);
 }
 
 on_both_stores! {
@@ -221,7 +238,8 @@ async fn a_rebuild_that_was_interrupted_leaves_nothing_that_the_next_one_does_no
         let devmind_ledger::Place::Postgres(url) = bench.views_place() else { panic!("PostgreSQL") };
         let pool = crate::store::postgres::pool(&url, "views", 1);
         let sql = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'views_rebuild_%'";
-        sqlx::query_scalar::<_, i64>(sql).fetch_one(&pool).await.expect("counted")
+        let mut connection = pool.take().await.expect("a connection");
+        sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut *connection).await.expect("counted")
     };
     let alive = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
     let died = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
@@ -233,4 +251,50 @@ async fn a_rebuild_that_was_interrupted_leaves_nothing_that_the_next_one_does_no
     }
     alive.remove().await.expect("the one under way was left alone");
     assert_eq!(schemas().await, 0);
+}
+
+#[tokio::test]
+async fn the_cost_of_an_event_does_not_grow_with_the_rows_though_its_statements_were_planned_on_almost_none() {
+    const ROUNDS: i64 = 100;
+    const ROWS_A_ROUND: i64 = 30;
+    let mut bench = Bench::postgres().await;
+    let served = bench.serve().await;
+    for n in 0..ROUNDS {
+        let id = |kind: &str| -> &'static str { format!("{kind}{n}").leak() };
+        let (c, turn, run, call) = (id("c"), id("t"), id("r"), id("k"));
+        let asking = [started(c, "ann"), asked(c, turn, 1), prepared(c, run, turn, RunKind::Normal), claimed(c, run)];
+        bench.append(asking).await;
+        let done = ResultStatus::Succeeded;
+        let calling = [requested(call, run), dispatched(call, 1, 1, Some("x")), result(call, 1, done)];
+        bench.append(calling).await;
+        let head = bench.append([succeeded(c, run, "done")]).await;
+        served.views.wait_for(head).await.expect("caught up");
+        assert_eq!(served.views.turns(&c.into()).await.expect("turns").len(), 1);
+        if n == 3 {
+            // What is planned from here on knows of a handful of rows.
+            bench.meddle("ANALYZE turns, runs, messages, conversations, tool_calls, tool_attempts, search_texts").await;
+        }
+    }
+    served.stop().await;
+    bench.ledger.close().await;
+    let devmind_ledger::Place::Postgres(url) = bench.views_place() else { panic!("PostgreSQL") };
+    let pool = crate::store::postgres::pool(&url, "views", 1);
+    let mut connection = pool.take().await.expect("a connection");
+    // A connection tells what it did when it ends.
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = \
+                  'client backend' AND pid <> pg_backend_pid()";
+    while sqlx::query_scalar::<_, i64>(others).fetch_one(&mut *connection).await.expect("counted") > 0 {
+        tokio::task::yield_now().await;
+    }
+    let read: Vec<(String, i64)> = sqlx::query_as(
+        "SELECT relname::text, (seq_tup_read + (SELECT sum(i.idx_tup_read) FROM pg_stat_user_indexes i \
+         WHERE i.relid = t.relid))::bigint FROM pg_stat_user_tables t WHERE schemaname = 'views'",
+    )
+    .fetch_all(&mut *connection)
+    .await
+    .expect("counted");
+    let rows = |table: &str| read.iter().find(|(name, _)| name == table).map_or(0, |(_, rows)| *rows);
+    assert!(rows("turns") >= ROUNDS && rows("tool_calls") >= ROUNDS, "nothing was counted: {read:?}");
+    let many: Vec<_> = read.iter().filter(|(_, rows)| *rows > ROWS_A_ROUND * ROUNDS).collect();
+    assert!(many.is_empty(), "{many:?} rows were read in {ROUNDS} rounds");
 }

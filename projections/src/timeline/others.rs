@@ -7,6 +7,7 @@ use devmind_domain::node::NodeEvent;
 use devmind_domain::projection::ProjectionEvent;
 use devmind_domain::redaction::RedactionEvent;
 use devmind_domain::thread::{ModelResponded, ThreadEvent};
+use devmind_domain::tool_set::ToolSetEvent;
 
 pub(super) fn thread(event: &ThreadEvent) -> Told {
     match event {
@@ -116,6 +117,15 @@ pub(super) fn history(event: &HistoryEvent) -> Told {
         }
         HistoryEvent::HistoryImported(e) => {
             Told::new(format!("the history of {} was imported up to line {}", quoted(&e.source), e.lines))
+        }
+    }
+}
+
+pub(super) fn tool_set(event: &ToolSetEvent) -> Told {
+    match event {
+        ToolSetEvent::ToolSetRecorded(e) => {
+            let names: Vec<_> = e.tools.iter().map(|tool| tool.name.as_str()).collect();
+            Told::new(format!("models are offered the tools {}", quoted(&names.join(", "))))
         }
     }
 }

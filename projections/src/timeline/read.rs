@@ -210,7 +210,8 @@ impl Found {
                     | DomainEvent::Node(_)
                     | DomainEvent::Redaction(_)
                     | DomainEvent::Projection(_)
-                    | DomainEvent::History(_) => {}
+                    | DomainEvent::History(_)
+                    | DomainEvent::ToolSet(_) => {}
                 }
             }
         }

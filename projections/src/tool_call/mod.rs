@@ -94,7 +94,8 @@ impl Projection for ToolCalls {
             DomainEvent::Thread(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => vec![],
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => vec![],
         }
     }
 }

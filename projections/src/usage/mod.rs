@@ -60,7 +60,8 @@ impl Projection for Usage {
             | DomainEvent::Node(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
-            | DomainEvent::History(_) => vec![],
+            | DomainEvent::History(_)
+            | DomainEvent::ToolSet(_) => vec![],
         }
     }
 }

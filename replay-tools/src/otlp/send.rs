@@ -29,10 +29,9 @@ pub(super) struct Collector {
 impl Collector {
     /// A collector at a base address, or at the full address of its trace service.
     pub fn new(address: &str, headers: &[(String, String)]) -> Result<Self, Failure> {
-        let wrong = |reason: String| {
-            Failure::new(ErrorCode::ValidationFailed, reason).with_hint("give an address like http://localhost:4318")
-        };
-        let mut url = Url::parse(address).map_err(|error| wrong(format!("{address:?} is no address: {error}")))?;
+        let hint = "give an address like http://localhost:4318";
+        let wrong = |reason: String| Failure::new(ErrorCode::ValidationFailed, reason).with_hint(hint);
+        let mut url = crate::http::address(address, hint)?;
         if !url.path().trim_end_matches('/').ends_with("/v1/traces") {
             let path = format!("{}/v1/traces", url.path().trim_end_matches('/'));
             url.set_path(&path);
@@ -45,10 +44,7 @@ impl Collector {
             value.set_sensitive(true);
             all.insert(name, value);
         }
-        // Another part of the program may have chosen it before: either is the same.
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let http = Client::builder().timeout(REQUEST_TIMEOUT).redirect(reqwest::redirect::Policy::none()).build();
-        Ok(Self { http: http.map_err(Failure::internal)?, url, headers: all })
+        Ok(Self { http: crate::http::client(&url, REQUEST_TIMEOUT)?, url, headers: all })
     }
 
     /// Sends one request; what may succeed later is tried again, as the protocol says.
@@ -58,8 +54,8 @@ impl Collector {
             let sent = self.http.post(self.url.clone()).headers(self.headers.clone()).json(request).send().await;
             let (reason, asked) = match sent {
                 Ok(answer) if answer.status().is_success() => {
-                    let body = answer.bytes().await.map_err(Failure::internal)?;
-                    return self.partial(body.get(..MAX_ANSWER_BYTES).unwrap_or(&body));
+                    let body = crate::http::beginning(answer, MAX_ANSWER_BYTES).await.map_err(Failure::internal)?;
+                    return self.partial(&body);
                 }
                 Ok(answer) => {
                     let status = answer.status();

@@ -86,7 +86,8 @@ pub(super) fn of_run(run_id: &RunId, events: &[Arc<RecordedEvent>], content: boo
                 | DomainEvent::Node(_)
                 | DomainEvent::Redaction(_)
                 | DomainEvent::Projection(_)
-                | DomainEvent::History(_) => {}
+                | DomainEvent::History(_)
+                | DomainEvent::ToolSet(_) => {}
             }
         }
     }

@@ -5,23 +5,31 @@
 //! from the log, and nothing else can be reached: asking for anything that the log does not have is the
 //! difference. Nothing is written. The prompt is made anew from the conversation and compared by its hash.
 
+mod branch;
 mod history;
+mod model;
 mod ports;
 mod record;
+mod tools;
 mod what_if;
 
 pub use what_if::{ToolPolicy, WhatIf};
 
 use crate::Verdict;
+use crate::at::position;
 use crate::cli::ReplayArgs;
 use crate::failure::Failure;
 use crate::output::{Output, escaped, say};
 use crate::store::Source;
+use branch::{End, Step, Told, branch};
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{context_hash, prompt, run_agent};
 use devmind_domain::ids::RunId;
+use devmind_domain::thread::ThreadEvent;
 use devmind_domain::tools::{Registry, catalogue};
+use devmind_ledger::proof::Prover;
 use devmind_ledger::{EventFilter, LedgerError, LedgerReader, MAX_PAGE_EVENTS};
+use model::AskedModel;
 use ports::{Halt, Ports};
 use record::{Missing, Record, Unreadable};
 use serde::Serialize;
@@ -75,7 +83,7 @@ pub struct Replayed {
     pub outcome: Outcome,
 }
 
-/// Replays one run, which had these tools; nothing where the log does not know it.
+/// Replays one run, which had these tools, as the log stood at a position; nothing where it did not know the run.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -83,10 +91,11 @@ pub async fn replay_run(
     reader: &LedgerReader,
     tools: &Registry,
     run_id: &RunId,
+    at: u64,
     what_if: &WhatIf,
 ) -> Result<Option<Replayed>, LedgerError> {
     let replayed = |decisions, outcome| Ok(Some(Replayed { run_id: run_id.clone(), decisions, outcome }));
-    let record = match Record::read(reader, run_id).await? {
+    let record = match Record::read(reader, run_id, at).await? {
         Ok(record) => record,
         Err(Missing::NoSuchRun) => return Ok(None),
         Err(Missing::NotClaimed) => {
@@ -101,6 +110,10 @@ pub async fn replay_run(
             (format!("it begins with the messages {begun}"), format!("it began with {}", record.context_hash));
         return replayed(0, Outcome::Differs(Difference { position: record.claimed_at, replay, log }));
     }
+    let tools = &match record.tools(reader, tools).await? {
+        Ok(tools) => tools,
+        Err(why) => return replayed(0, Outcome::not_replayable(why)),
+    };
     let mut ports = Ports { reader, record, what_if, tools, decisions: 0 };
     let ended = match run_agent(&mut ports).await {
         Ok(end) => ports.check_end(&end),
@@ -117,13 +130,14 @@ pub async fn replay_run(
     replayed(ports.decisions, outcome)
 }
 
-/// Replays every run that was ever claimed, in the order of the log. `each` is given one after the other.
+/// Replays every run that was claimed up to a position, in the order of the log. `each` is given one after the other.
 ///
 /// # Errors
 /// When the log cannot be read.
 pub async fn replay_all(
     reader: &LedgerReader,
     tools: &Registry,
+    at: u64,
     what_if: &WhatIf,
     mut each: impl FnMut(Replayed),
 ) -> Result<(), LedgerError> {
@@ -133,10 +147,10 @@ pub async fn replay_all(
         let page = reader.query(&filter, after, MAX_PAGE_EVENTS).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = last.position;
-        for event in &page {
+        for event in page.iter().filter(|event| event.position <= at) {
             let run_id = event.metadata().ok().and_then(|metadata| metadata.correlation_id);
             if let Some(run_id) = run_id
-                && let Some(replayed) = replay_run(reader, tools, &run_id, what_if).await?
+                && let Some(replayed) = replay_run(reader, tools, &run_id, at, what_if).await?
             {
                 each(replayed);
             }
@@ -150,17 +164,20 @@ pub(crate) async fn run(data: &Source, args: ReplayArgs, output: &mut Output) ->
         what_if.add(with).map_err(|reason| Failure::new(ErrorCode::ValidationFailed, format!("--with: {reason}")))?;
     }
     let reader = data.open_ledger().await?;
-    let head = reader.head().await?.position;
+    let head = position(&reader, args.at).await?;
+    if let (Some(address), Some(id)) = (&args.ask, &args.run) {
+        return ask(&reader, address, &id.as_str().into(), head, &what_if, output).await;
+    }
     let mut runs = Vec::new();
     match &args.run {
         Some(id) => {
-            let found = replay_run(&reader, catalogue(), &id.as_str().into(), &what_if).await?;
+            let found = replay_run(&reader, catalogue(), &id.as_str().into(), head, &what_if).await?;
             runs.push(found.ok_or_else(|| {
                 Failure::new(ErrorCode::RunNotFound, format!("the log knows no run {id} up to position {head}"))
                     .with_hint("`devmind-replay log --type RunPrepared` lists the runs")
             })?);
         }
-        None => replay_all(&reader, catalogue(), &what_if, |replayed| runs.push(replayed)).await?,
+        None => replay_all(&reader, catalogue(), head, &what_if, |replayed| runs.push(replayed)).await?,
     }
     let (mut differ, mut missing) = (0, 0);
     for replayed in &runs {
@@ -185,6 +202,88 @@ pub(crate) async fn run(data: &Source, args: ReplayArgs, output: &mut Output) ->
         (0, _) => Verdict::Incomplete,
         (_, _) => Verdict::Broken,
     })
+}
+
+/// The environment's name for the key of the endpoint, as the server has it.
+const KEY: &str = "MODEL_API_KEY";
+
+/// A branch whose model really answers.
+async fn ask(
+    reader: &LedgerReader,
+    address: &str,
+    run_id: &RunId,
+    at: u64,
+    what_if: &WhatIf,
+    output: &mut Output,
+) -> Result<Verdict, Failure> {
+    let record = match Record::read(reader, run_id, at).await? {
+        Ok(record) => record,
+        Err(Missing::NoSuchRun) => {
+            return Err(Failure::new(
+                ErrorCode::RunNotFound,
+                format!("the log knows no run {run_id} up to position {at}"),
+            )
+            .with_hint("`devmind-replay log --type RunPrepared` lists the runs"));
+        }
+        Err(Missing::NotClaimed) => {
+            return Err(Failure::new(ErrorCode::RunNotReplayable, "it was never begun"));
+        }
+        Err(Missing::Unreadable((code, reason))) => return Err(Failure::new(code, reason)),
+    };
+    let recorded = record.facts.iter().find_map(|(_, fact)| match fact {
+        ThreadEvent::ModelRequested(asked) => Some(asked.model.clone()),
+        _ => None,
+    });
+    let ended =
+        record.end.as_ref().map(|(position, event)| (*position, devmind_domain::event::EventSet::type_name(event)));
+    let name = what_if.model.clone().or(recorded).ok_or_else(|| {
+        Failure::new(ErrorCode::ValidationFailed, "the log names no model of this run").with_hint("--with model=NAME")
+    })?;
+    let model = AskedModel::new(address, std::env::var(KEY).ok(), name)?;
+    let root = hex::encode(Prover::new(reader.clone()).root(at).await?);
+    let told = branch(reader, catalogue(), record, run_id, what_if, &model).await?;
+    if output.is_json() {
+        output.json(&json!({
+            "what_if": true, "position": at, "root": root, "model": model.name, "branch": told,
+            "log_end": ended.map(|(position, event)| json!({ "position": position, "event_type": event })),
+        }))?;
+    } else {
+        print_branch(&told, output)?;
+        if let Some((position, event)) = ended {
+            output.line(format_args!("the log: {event} at event {position}"))?;
+        }
+    }
+    output.finish()?;
+    say(format_args!("read at position {at}, root {root}; a model was asked, no tool was called, nothing was written"));
+    Ok(Verdict::Holds)
+}
+
+fn print_branch(told: &Told, output: &mut Output) -> Result<(), Failure> {
+    let Told { run_id, from, steps, end } = told;
+    output.line(escaped(&format!("run {run_id}: a branch from event {from}")))?;
+    for step in steps {
+        let line = match step {
+            Step::Model { round, model, content, calls } => {
+                format!("  round {round}, {model}: {content} {}", calls.join(", "))
+            }
+            Step::Tool { tool, arguments, content, from: Some(position), .. } => {
+                format!("  {tool}({arguments}) as in event {position}: {content}")
+            }
+            Step::Tool { tool, arguments, content, from: None, .. } => {
+                format!("  {tool}({arguments}) is refused: {content}")
+            }
+        };
+        output.line(escaped(line.trim_end()))?;
+    }
+    let line = match end {
+        End::Answered { answer } => format!("  it answers: {answer}"),
+        End::Fails { code } => format!("  it fails with {code}"),
+        End::Asks { tool, arguments } => format!("  it would ask a person about {tool}({arguments})"),
+        End::Calls { tool, arguments } => {
+            format!("  it would call {tool}({arguments}), of which the log has no result: here it stops")
+        }
+    };
+    output.line(escaped(&line))
 }
 
 fn print(replayed: &Replayed, output: &mut Output) -> Result<(), Failure> {

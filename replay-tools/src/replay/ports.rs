@@ -263,7 +263,7 @@ impl AgentPorts for Ports<'_> {
 }
 
 /// Why a call must not be carried out: the stage and the error, as the server decides it.
-fn refusal(
+pub(super) fn refusal(
     admission: &Admission,
     permission: &Permission,
     policy: Option<&ToolPolicy>,

@@ -27,6 +27,8 @@ pub(super) struct Record {
     /// Interrupts that the run raised: position, call, hash.
     pub raised: Vec<(u64, String, String)>,
     pub end: Option<(u64, ConversationEvent)>,
+    /// The position that the log is read to.
+    at: u64,
 }
 
 /// Why what the log has cannot be read: a stable code, and words.
@@ -40,9 +42,9 @@ pub(super) enum Missing {
 }
 
 impl Record {
-    /// Where the log stops speaking of the run: its end, or everything.
+    /// Where the log stops speaking of the run: its end, or all that is read.
     pub fn until(&self) -> u64 {
-        self.end.as_ref().map_or(u64::MAX, |(position, _)| *position)
+        self.end.as_ref().map_or(self.at.saturating_add(1), |(position, _)| *position)
     }
 
     /// Whether the run was ended from outside of the loop, or has not ended: then the log may stop anywhere.
@@ -57,13 +59,14 @@ impl Record {
         }
     }
 
-    pub async fn read(reader: &LedgerReader, run_id: &RunId) -> Result<Result<Self, Missing>, LedgerError> {
-        let Some(conversation) = conversation_of(reader, run_id).await? else { return Ok(Err(Missing::NoSuchRun)) };
+    /// What the log had of a run at a position.
+    pub async fn read(reader: &LedgerReader, run_id: &RunId, at: u64) -> Result<Result<Self, Missing>, LedgerError> {
+        let Some(conversation) = conversation_of(reader, run_id, at).await? else { return Ok(Err(Missing::NoSuchRun)) };
         let stream = StreamId::new(AggregateType::Conversation, conversation.as_str());
         let mut before = Before::default();
         let mut claim = None;
         let (mut raised, mut end, mut prepared) = (Vec::new(), None, None);
-        for event in reader.read_stream(&stream, 0).await? {
+        for event in reader.read_stream(&stream, 0).await?.into_iter().filter(|event| event.position <= at) {
             let facts = match readable(&event) {
                 Ok(facts) => facts,
                 Err(reason) => return Ok(Err(Missing::Unreadable(reason))),
@@ -115,6 +118,7 @@ impl Record {
             facts: VecDeque::new(),
             raised,
             end,
+            at,
         };
         let stream = StreamId::new(AggregateType::Thread, record.thread_id.as_str());
         for event in reader.read_stream(&stream, 0).await? {
@@ -183,16 +187,21 @@ fn ends(event: &ConversationEvent) -> Option<&RunId> {
     }
 }
 
-async fn conversation_of(reader: &LedgerReader, run_id: &RunId) -> Result<Option<ConversationId>, LedgerError> {
-    let filter = EventFilter {
-        run_id: Some(run_id.clone()),
-        event_type: Some("RunClaimed".to_owned()),
-        ..EventFilter::default()
-    };
-    let mut found = reader.query(&filter, 0, 1).await?;
-    if found.is_empty() {
-        let filter = EventFilter { event_type: Some("RunPrepared".to_owned()), ..filter };
-        found = reader.query(&filter, 0, 1).await?;
+async fn conversation_of(
+    reader: &LedgerReader,
+    run_id: &RunId,
+    at: u64,
+) -> Result<Option<ConversationId>, LedgerError> {
+    for event_type in ["RunClaimed", "RunPrepared"] {
+        let filter = EventFilter {
+            run_id: Some(run_id.clone()),
+            event_type: Some(event_type.to_owned()),
+            ..EventFilter::default()
+        };
+        let found = reader.query(&filter, 0, 1).await?;
+        if let Some(event) = found.first().filter(|event| event.position <= at) {
+            return Ok(Some(event.stream.aggregate_id.as_str().into()));
+        }
     }
-    Ok(found.first().map(|event| event.stream.aggregate_id.as_str().into()))
+    Ok(None)
 }

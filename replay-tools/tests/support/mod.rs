@@ -118,6 +118,15 @@ impl Data {
         data
     }
 
+    /// The same ledger, with its key, in another folder. No program may have it open.
+    pub fn copy(&self) -> Self {
+        let copy = Self::empty();
+        for name in self.files() {
+            std::fs::copy(self.folder.path().join(&name), copy.folder.path().join(&name)).expect("copied");
+        }
+        copy
+    }
+
     pub fn path(&self) -> &std::path::Path {
         self.folder.path()
     }

@@ -1,12 +1,14 @@
 //! What a command costs on a conversation that has grown old, beside the same on a young one: both after
-//! the ledger was opened anew, so that nothing is remembered but what is stored.
+//! the ledger was opened anew, so that nothing is remembered but what is stored. And what an append costs in a log
+//! that has grown long, beside the same in a short one.
 
-use crate::load::Measure;
-use crate::ours;
+use crate::load::{Callers, Measure};
 use crate::table::Table;
+use crate::{ours, read};
 use devmind_domain::conversation::{Ask, Conversation, ConversationCommand};
 use devmind_domain::ids::{ConversationId, RunId, UserId};
-use devmind_ledger::{Ledger, execute};
+use devmind_ledger::{Append, Ledger, execute};
+use futures::{StreamExt, stream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -15,6 +17,10 @@ use uuid::Uuid;
 const TIMED: u64 = 200;
 /// Turns of the young conversation.
 const YOUNG: u64 = 10;
+/// Events of the short log.
+const SHORT: u64 = 10_000;
+/// Callers that append.
+const CALLERS: usize = 64;
 
 /// Prepares turns of a conversation that has ten, and of one that has thousands.
 pub async fn rows(measure: &Measure, table: &mut Table) {
@@ -31,21 +37,52 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
         }
     }
     ledger.close().await;
-    let early = timed(&file, &young).await;
-    let late = timed(&file, &old).await;
+    let (early, late) = timed(&file, &young, &old).await;
     let name = format!("growth: a turn prepared at turn {} ÷ at turn {YOUNG}", measure.turns);
     table.at_most(&name, late.as_secs_f64() * 1e3, early.as_secs_f64() * 1e3, "ms", 1.2);
+    appends(measure, table).await;
 }
 
-/// The mean time of a question, the first of which finds nothing in memory.
-async fn timed(file: &Path, conversation: &ConversationId) -> Duration {
+/// Appends to a log of ten thousand events, and to the same when it has grown.
+async fn appends(measure: &Measure, table: &mut Table) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ledger = Ledger::open(&folder.path().join("ledger.sqlite")).await.expect("the ledger opens");
+    let (store, metadata) = (ledger.clone(), ours::metadata());
+    let append = Callers {
+        callers: CALLERS,
+        call: move |caller, n| {
+            ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), format!("{caller}/{n}"))
+        },
+    };
+    fill(&ledger, 0, SHORT).await;
+    let early = measure.side_by_side(&[&append]).await[0];
+    fill(&ledger, SHORT, measure.grown).await;
+    let late = measure.side_by_side(&[&append]).await[0];
+    ledger.close().await;
+    let name = format!("growth: an append, SQLite, {CALLERS} callers, at {} events ÷ at {SHORT}", measure.grown);
+    table.at_most(&name, 1e6 / late, 1e6 / early, "µs", 1.3);
+}
+
+/// Adds events until there are about so many.
+async fn fill(ledger: &Ledger, from: u64, to: u64) {
+    let commands = (from / read::STREAM)..(to / read::STREAM);
+    let appending =
+        stream::iter(commands).map(|n| ledger.append(Append { streams: read::devices(n), idempotency: None }));
+    appending.buffer_unordered(CALLERS).for_each(|done| async { drop(done.expect("appended")) }).await;
+}
+
+/// The mean times of a question on each, in turns, so that whatever else the machine does touches both; the first
+/// of each finds nothing in memory.
+async fn timed(file: &Path, young: &ConversationId, old: &ConversationId) -> (Duration, Duration) {
     let ledger = Ledger::open(file).await.expect("the ledger opens");
-    let mut asking = Duration::ZERO;
+    let (mut early, mut late) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..TIMED {
-        asking += turn(&ledger, conversation).await;
+        early += turn(&ledger, young).await;
+        late += turn(&ledger, old).await;
     }
     ledger.close().await;
-    asking / u32::try_from(TIMED).expect("a small number")
+    let count = u32::try_from(TIMED).expect("a small number");
+    (early / count, late / count)
 }
 
 /// Asks, then takes the question back, so that the next one can be asked. How long the asking took.

@@ -14,6 +14,8 @@ pub struct Measure {
     pub events: u64,
     /// Turns of the conversation that grows old.
     pub turns: u64,
+    /// Events of the log that grows long.
+    pub grown: u64,
 }
 
 /// Commands on one stream before a caller turns to its next one.
@@ -29,6 +31,7 @@ impl Measure {
                 rounds: 1,
                 events: 20_000,
                 turns: 1_000,
+                grown: 100_000,
             },
             false => Self {
                 warm_up: Duration::from_millis(500),
@@ -36,6 +39,7 @@ impl Measure {
                 rounds: 3,
                 events: 200_000,
                 turns: 10_000,
+                grown: 1_000_000,
             },
         }
     }

@@ -21,7 +21,7 @@ use std::time::Instant;
 use uuid::Uuid;
 
 /// Events of one stream.
-const STREAM: u64 = 100;
+pub const STREAM: u64 = 100;
 /// Events that the peer's views are made of: it is slow.
 const PEER_EVENTS: u64 = 2_000;
 
@@ -67,7 +67,7 @@ async fn filled(url: &PostgresUrl, commands: u64, streams: fn(u64) -> Vec<Stream
 }
 
 /// One device with a hundred events.
-fn devices(n: u64) -> Vec<StreamAppend> {
+pub fn devices(n: u64) -> Vec<StreamAppend> {
     let events = (0..STREAM).flat_map(|_| Device::default().decide(ours::command()).expect("decided"));
     vec![stream(AggregateType::Device, format!("user-1/{n:06}"), events.map(Into::into).collect())]
 }

@@ -5,6 +5,8 @@ use crate::load::{Callers, Measure};
 use crate::table::Table;
 use devmind_tests::{Question, ScriptedModel, TestDevice, TestServer, Turnstile};
 use serde_json::json;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// More than any run of the bench can reach.
 const NO_LIMIT: u32 = 1_000_000;
@@ -28,23 +30,35 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
     let asked = client.ask(&Question::new("for the bench").on(&device.id)).await;
     for callers in [1, 16] {
         let (client, run_id) = (client.clone(), asked.run_id.clone());
+        let times = Arc::new(Mutex::new(Vec::new()));
+        let noted = times.clone();
         let calls = Callers {
             callers,
             call: move |_, _| {
-                let client = client.clone();
+                let (client, noted) = (client.clone(), noted.clone());
                 let body = json!({
                     "run_id": run_id, "tool_name": "workspace.list_files", "arguments": { "path": "." },
                 });
                 async move {
+                    let began = Instant::now();
                     let answer = client.post("/api/desktop/dev/tool-calls", &body).await.ok();
                     assert_eq!(answer["ok"], true, "{answer}");
+                    noted.lock().unwrap_or_else(PoisonError::into_inner).push(began.elapsed());
                 }
             },
         };
         let rates = measure.side_by_side(&[&calls]).await;
         table.figure(&format!("tool call, PostgreSQL, {callers} callers"), rates[0], "calls/s");
-        table.figure(&format!("tool call, {callers} callers: mean time"), callers as f64 / rates[0] * 1e3, "ms");
+        let mut times = std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
+        times.sort_unstable();
+        table.time(&format!("tool call, {callers} callers: p50"), share(&times, 50));
+        table.time(&format!("tool call, {callers} callers: p99"), share(&times, 99));
     }
     device.stop().await;
     server.finish().await;
+}
+
+/// The time within which so many percent of the calls were answered.
+fn share(sorted: &[Duration], percent: usize) -> Duration {
+    sorted.get(sorted.len() * percent / 100).copied().unwrap_or_default()
 }

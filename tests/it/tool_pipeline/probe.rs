@@ -4,7 +4,7 @@
 //! For calls of a device's tools, whose arguments are not ours, the words stand in `path`: `guard=refuse`.
 
 use devmind_api::runs::{ActiveRuns, StopReason};
-use devmind_api::tools::{Next, ServerTool, ToolContext, ToolSet, WrappedCall, Wrapper};
+use devmind_api::tools::{BodyEnd, Next, ServerTool, ToolContext, ToolSet, WrappedCall, Wrapper};
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::call_hash;
 use devmind_domain::conversation::RunCancelReason;
@@ -125,12 +125,12 @@ fn word<'a>(arguments: &'a Value, hook: &str) -> &'a str {
 struct Body(Probe, String);
 
 impl ServerTool for Body {
-    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome> {
+    fn call(&self, arguments: Value, context: ToolContext) -> BoxFuture<'_, BodyEnd> {
         async move {
             let hash = call_hash(&self.1, "1", &arguments);
             self.0.executed.lock().unwrap().push((arguments.clone(), hash));
             self.0.at("body", &arguments);
-            match word(&arguments, "body") {
+            let outcome = match word(&arguments, "body") {
                 "panic" => panic!("a fault of the tool"),
                 "fail" => ToolOutcome::failure(ErrorCode::NotText, "it is binary"),
                 "fail_for_now" => ToolOutcome::failure(ErrorCode::IoError, "the disk is busy"),
@@ -141,7 +141,8 @@ impl ServerTool for Body {
                     ToolOutcome::success(json!({ "n": 1 }))
                 }
                 _ => ToolOutcome::success(json!({ "n": arguments["n"].as_i64().unwrap_or(1) })),
-            }
+            };
+            outcome.into()
         }
         .boxed()
     }

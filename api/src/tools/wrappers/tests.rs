@@ -1,7 +1,7 @@
 //! Wrappers and bodies that behave in every way, in time that is not real.
 
 use super::*;
-use crate::tools::{ServerTool, ToolContext, ToolSet, Tools};
+use crate::tools::{BodyEnd, ServerTool, ToolContext, ToolSet, Tools};
 use serde_json::json;
 use std::future::pending;
 use tokio::time::{Instant, sleep};
@@ -11,8 +11,8 @@ type Ran = BoxFuture<'static, ToolOutcome>;
 struct Body(fn(ToolContext) -> Ran);
 
 impl ServerTool for Body {
-    fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, ToolOutcome> {
-        (self.0)(context)
+    fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, BodyEnd> {
+        (self.0)(context).map(BodyEnd::from).boxed()
     }
 }
 
@@ -47,9 +47,9 @@ async fn run(tools: &ToolSet, cancel: &CancellationToken) -> (String, String) {
     let (id, arguments, clock) = ("c".into(), json!({}), Clock::default());
     let call = WrappedCall { tool_call_id: &id, definition, arguments: &arguments, clock: clock.clone() };
     let body = |cancel| async {
-        let context = ToolContext { tool_call_id: id.clone(), cancel };
+        let context = ToolContext { tool_call_id: id.clone(), cancel, sub_calls: None };
         clock.begin();
-        let outcome = tools.execute("t", json!({}), context).await;
+        let outcome = tools.execute("t", json!({}), context).await.outcome;
         clock.end();
         (outcome.clone(), outcome)
     };

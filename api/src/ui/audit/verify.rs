@@ -81,7 +81,7 @@ async fn run(app: &App) -> Stand {
     };
     let key = app.checkpoints.key();
     let since = now();
-    let published = Published { key: Some(&key), checkpoints: &checkpoints };
+    let published = Published { key: Some(&key), checkpoints: &checkpoints, ..Published::default() };
     let progress = |done, all| app.verification.set(Stand::Running { since, done, all });
     match verify(app.ledger.reader(), published, progress).await {
         Ok(report) => Stand::Done { at: now(), report: Arc::new(report), checkpoints: checkpoints.len() },

@@ -5,12 +5,12 @@
 //! of what was not, each 512-byte sector with a certain probability. (Files once made and removed are
 //! taken as such: the order of a folder's own changes is left to the file system.) Every such image must
 //! open whole and know every step that the journal had confirmed. That the check can fail is shown by the
-//! same journal with `synchronous=NORMAL`, where a commit does not wait for the disk (SQLite,
+//! same journal with its flushes gone astray: `synchronous=NORMAL` alone does not wait for the disk (SQLite,
 //! "PRAGMA synchronous").
 
 use super::*;
 use crate::journal::open::options;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteSynchronous};
+use sqlx::sqlite::SqliteConnectOptions;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -70,13 +70,13 @@ async fn no_confirmed_step_is_lost_in_any_image_of_a_lost_power() {
 async fn take_calls(folder: &Path, mode: &str) {
     let state = StateDir::open(&folder.join("state")).expect("state");
     let mut options: SqliteConnectOptions = options(&state);
-    if mode == "normal" {
-        options = options.synchronous(SqliteSynchronous::Normal);
-    }
     if mode == "full folded" {
         options = options.pragma("wal_autocheckpoint", "8");
     }
-    let journal = Journal::open_with(state, "instance", options).await.expect("journal opens");
+    let mut journal = Journal::open_with(state, "instance", options).await.expect("journal opens");
+    if mode == "normal" {
+        journal.flush = Flush::of(std::fs::File::create(folder.join("elsewhere")).expect("a file"));
+    }
     let mut marks = std::fs::File::create(folder.join("marks")).expect("marks");
     let mut confirm = |id: &str, rank: u8| marks.write_all(format!("{id} {rank}").as_bytes()).expect("mark");
     for n in 0..CALLS {

@@ -4,12 +4,14 @@
 //! What orders the processes is the lock of the head's row: the one statement that appends begins by
 //! moving that row, and only from where its plan began.
 
+mod connections;
 mod error;
 mod news;
 mod open;
 mod read;
 mod write;
 
+pub use connections::{PgConnections, Taken};
 pub(crate) use news::spawn_news;
 pub(crate) use open::{open_reader, open_writable};
 

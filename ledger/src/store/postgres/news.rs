@@ -20,7 +20,7 @@ pub(crate) fn spawn_news(log: Arc<PgLog>, head: &Arc<watch::Sender<Head>>) {
 
 async fn follow(log: Arc<PgLog>, head: Weak<watch::Sender<Head>>) {
     let mut listener = None;
-    while head.strong_count() > 0 && !log.pool.is_closed() {
+    while head.strong_count() > 0 && !log.connections.pool().is_closed() {
         match log.head().await {
             Ok(now) => match head.upgrade() {
                 Some(head) => advance(&head, now),
@@ -61,7 +61,7 @@ async fn foreign(heard: &mut PgListener, own: &str) -> bool {
 
 async fn listen(log: &PgLog) -> Option<PgListener> {
     let listening = async {
-        let mut listener = PgListener::connect_with(&log.pool).await?;
+        let mut listener = PgListener::connect_with(log.connections.pool()).await?;
         listener.listen(CHANNEL).await?;
         Ok::<_, sqlx::Error>(listener)
     };

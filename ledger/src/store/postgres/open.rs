@@ -1,6 +1,7 @@
 //! Opening the database: the settings that durability needs, the migrations, and the comparison of the
 //! head with the newest event.
 
+use super::connections::PgConnections;
 use super::partition;
 use super::read::PgLog;
 use super::write::PgWriter;
@@ -10,8 +11,8 @@ use crate::place::PostgresUrl;
 use crate::store::rows::{COLUMNS, stored_event};
 use crate::store::{HeadRow, Opened, ReadLog};
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::postgres::{PgConnection, PgPoolOptions};
-use sqlx::{Connection, Executor, PgPool, Row};
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection, Executor, Row};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -29,7 +30,7 @@ pub(crate) async fn open_writable(url: &PostgresUrl) -> Result<(Opened, Arc<PgLo
     // A failed close of a connection that is not needed any more changes nothing.
     let _ = connection.close().await;
     let own = Uuid::now_v7().simple().to_string();
-    let read = Arc::new(PgLog::new(url, read_pool(url), own.clone()));
+    let read = Arc::new(PgLog::new(url, read_connections(url), own.clone()));
     let head = read.head().await.map_err(|error| fail(url, "read the head", &error))?;
     let ledger_id = read.ledger_id().await.map_err(|error| fail(url, "read the ledger's id", &error))?;
     let write = Box::new(PgWriter::new(url, own));
@@ -51,7 +52,7 @@ pub(crate) async fn open_reader(url: &PostgresUrl) -> Result<(PgLog, String), Le
         }
         Some(_) => {}
     }
-    let log = PgLog::new(url, read_pool(url), String::new());
+    let log = PgLog::new(url, read_connections(url), String::new());
     let ledger_id = log.ledger_id().await.map_err(|error| fail(url, "read the ledger's id", &error))?;
     Ok((log, ledger_id))
 }
@@ -64,15 +65,9 @@ async fn connect(url: &PostgresUrl) -> Result<PgConnection, LedgerError> {
     }
 }
 
-fn read_pool(url: &PostgresUrl) -> PgPool {
-    PgPoolOptions::new()
-        .max_connections(READ_CONNECTIONS)
-        .acquire_timeout(CONNECT_WAIT)
-        .after_connect(|connection, _| {
-            // A statement may be planned while the tables are empty, and kept: by index it stays right.
-            Box::pin(async move { connection.execute("SET enable_seqscan = off; SET jit = off").await.map(drop) })
-        })
-        .connect_lazy_with(url.options().clone())
+fn read_connections(url: &PostgresUrl) -> PgConnections {
+    // A statement may be planned while the tables are empty, and kept: by index it stays right.
+    PgConnections::new(READ_CONNECTIONS, url, &[("enable_seqscan", "off"), ("jit", "off")])
 }
 
 /// An answered commit must be on the disk, so the settings that could prevent it are looked at.

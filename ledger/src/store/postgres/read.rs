@@ -1,5 +1,6 @@
 //! Reading the database: pages in order, streams, filters, keys, the head.
 
+use super::connections::PgConnections;
 use super::partition;
 use crate::append::Head;
 use crate::limits::MAX_APPEND_EVENTS;
@@ -12,7 +13,7 @@ use crate::store::{
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
 use devmind_domain::upcast;
-use sqlx::{PgPool, Postgres, QueryBuilder, Row};
+use sqlx::{Postgres, QueryBuilder, Row};
 
 /// The triggers that every ledger has; without them a row could be changed by mistake.
 const TRIGGERS: [&str; 12] = [
@@ -34,18 +35,21 @@ const TRIGGERS: [&str; 12] = [
 #[derive(Debug)]
 pub(crate) struct PgLog {
     place: String,
-    pub(super) pool: PgPool,
+    pub(super) connections: PgConnections,
     /// What the writer of the same process signs its notifications with; empty without one.
     pub(super) own: String,
 }
 
 impl PgLog {
-    pub fn new(url: &PostgresUrl, pool: PgPool, own: String) -> Self {
-        Self { place: url.to_string(), pool, own }
+    pub fn new(url: &PostgresUrl, connections: PgConnections, own: String) -> Self {
+        Self { place: url.to_string(), connections, own }
     }
 
     pub async fn ledger_id(&self) -> Result<String, sqlx::Error> {
-        sqlx::query_scalar("SELECT ledger_id FROM ledger.ledger_meta").fetch_one(&self.pool).await
+        let mut connection = self.connections.take().await?;
+        let id = sqlx::query_scalar("SELECT ledger_id FROM ledger.ledger_meta").fetch_one(&mut *connection).await?;
+        connection.give_back();
+        Ok(id)
     }
 }
 
@@ -57,7 +61,9 @@ impl ReadLog for PgLog {
 
     async fn head(&self) -> Result<Head, sqlx::Error> {
         let row = sqlx::query("SELECT size, root FROM ledger.head WHERE partition = $1").bind(partition());
-        let row = row.fetch_one(&self.pool).await?;
+        let mut connection = self.connections.take().await?;
+        let row = row.fetch_one(&mut *connection).await?;
+        connection.give_back();
         head_of(row.try_get(0)?, row.try_get(1)?)
     }
 
@@ -72,14 +78,19 @@ impl ReadLog for PgLog {
             "SELECT {COLUMNS} FROM ledger.events WHERE partition = $1 AND position > $2 ORDER BY position LIMIT $3"
         );
         let query = sqlx::query(&sql).bind(partition()).bind(as_i64(after)).bind(i64::from(limit));
-        page(query.fetch(&self.pool)).await
+        let mut connection = self.connections.take().await?;
+        let events = page(query.fetch(&mut *connection)).await?;
+        connection.give_back();
+        Ok(events)
     }
 
     async fn leaf_hashes(&self, after: u64, limit: u64) -> Result<Vec<(u64, Hash)>, sqlx::Error> {
         let sql = "SELECT position, leaf_hash FROM ledger.events \
             WHERE partition = $1 AND position > $2 AND position <= $2 + $3 ORDER BY position";
         let query = sqlx::query_as(sql).bind(partition()).bind(as_i64(after)).bind(as_i64(limit));
-        let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(&self.pool).await?;
+        let mut connection = self.connections.take().await?;
+        let rows: Vec<(i64, Vec<u8>)> = query.fetch_all(&mut *connection).await?;
+        connection.give_back();
         let sound = |(position, leaf): (i64, Vec<u8>)| Some((u64::try_from(position).ok()?, leaf.try_into().ok()?));
         Ok(rows.into_iter().filter_map(sound).collect())
     }
@@ -89,7 +100,10 @@ impl ReadLog for PgLog {
             "SELECT {COLUMNS} FROM ledger.events WHERE partition = $1 AND position BETWEEN $2 AND $3 ORDER BY position"
         );
         let query = sqlx::query(&sql).bind(partition()).bind(as_i64(first)).bind(as_i64(last));
-        page(query.fetch(&self.pool)).await
+        let mut connection = self.connections.take().await?;
+        let events = page(query.fetch(&mut *connection)).await?;
+        connection.give_back();
+        Ok(events)
     }
 
     async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
@@ -102,23 +116,35 @@ impl ReadLog for PgLog {
             .bind(stream.aggregate_id.as_str())
             .bind(as_i64(after))
             .bind(i64::from(limit));
-        page(query.fetch(&self.pool)).await
+        let mut connection = self.connections.take().await?;
+        let events = page(query.fetch(&mut *connection)).await?;
+        connection.give_back();
+        Ok(events)
     }
 
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let mut builder = filter_query(filter, after, limit);
-        page(builder.build().fetch(&self.pool)).await
+        let mut connection = self.connections.take().await?;
+        let events = page(builder.build().fetch(&mut *connection)).await?;
+        connection.give_back();
+        Ok(events)
     }
 
     async fn last_before(&self, filter: &EventFilter, before: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
         let mut builder = filter_query_back(filter, before);
-        page(builder.build().fetch(&self.pool)).await
+        let mut connection = self.connections.take().await?;
+        let event = page(builder.build().fetch(&mut *connection)).await?;
+        connection.give_back();
+        Ok(event)
     }
 
     async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error> {
         let sql = format!("SELECT {SNAPSHOT} FROM ledger.snapshots WHERE aggregate_type = $1 AND aggregate_id = $2");
         let query = sqlx::query_as::<_, SnapshotRow>(&sql).bind(&stream.aggregate_type).bind(&stream.aggregate_id);
-        query.fetch_optional(&self.pool).await?.map(Snapshot::try_from).transpose()
+        let mut connection = self.connections.take().await?;
+        let row = query.fetch_optional(&mut *connection).await?;
+        connection.give_back();
+        row.map(Snapshot::try_from).transpose()
     }
 
     async fn snapshots(&self, after: Option<&StreamId>, limit: u32) -> Result<Vec<Snapshot>, sqlx::Error> {
@@ -127,61 +153,67 @@ impl ReadLog for PgLog {
              ORDER BY aggregate_type, aggregate_id LIMIT $3"
         );
         let (kind, id) = after.map_or(("", ""), |stream| (&*stream.aggregate_type, &*stream.aggregate_id));
-        let rows = sqlx::query_as::<_, SnapshotRow>(&sql)
-            .bind(kind)
-            .bind(id)
-            .bind(i64::from(limit))
-            .fetch_all(&self.pool)
-            .await?;
+        let query = sqlx::query_as::<_, SnapshotRow>(&sql).bind(kind).bind(id).bind(i64::from(limit));
+        let mut connection = self.connections.take().await?;
+        let rows = query.fetch_all(&mut *connection).await?;
+        connection.give_back();
         rows.into_iter().map(Snapshot::try_from).collect()
     }
 
     async fn idempotent(&self, scope: &str, key: &str) -> Result<Option<KeyRow>, sqlx::Error> {
-        sqlx::query_as("SELECT * FROM ledger.idempotency WHERE scope = $1 AND key = $2")
-            .bind(scope)
-            .bind(key)
-            .fetch_optional(&self.pool)
-            .await
+        let query =
+            sqlx::query_as("SELECT * FROM ledger.idempotency WHERE scope = $1 AND key = $2").bind(scope).bind(key);
+        let mut connection = self.connections.take().await?;
+        let rows = query.fetch_optional(&mut *connection).await?;
+        connection.give_back();
+        Ok(rows)
     }
 
     async fn keys_of(&self, first: u64, last: u64) -> Result<Vec<KeyRow>, sqlx::Error> {
         // One command has at most so many events, so a key that reaches in cannot begin earlier.
         let earliest = first.saturating_sub(MAX_APPEND_EVENTS as u64);
-        sqlx::query_as(
+        let query = sqlx::query_as(
             "SELECT * FROM ledger.idempotency WHERE first_position BETWEEN $1 AND $2 \
              AND (first_position >= $3 OR last_position >= $3) ORDER BY first_position",
         )
         .bind(as_i64(earliest))
         .bind(as_i64(last))
-        .bind(as_i64(first))
-        .fetch_all(&self.pool)
-        .await
+        .bind(as_i64(first));
+        let mut connection = self.connections.take().await?;
+        let rows = query.fetch_all(&mut *connection).await?;
+        connection.give_back();
+        Ok(rows)
     }
 
     async fn keys_beyond(&self, size: u64) -> Result<Vec<KeyRow>, sqlx::Error> {
-        sqlx::query_as(
+        let query = sqlx::query_as(
             "SELECT * FROM ledger.idempotency WHERE first_position > $1 OR last_position > $2 OR first_position < 1 \
              LIMIT 100",
         )
         .bind(as_i64(size + 1))
-        .bind(as_i64(size))
-        .fetch_all(&self.pool)
-        .await
+        .bind(as_i64(size));
+        let mut connection = self.connections.take().await?;
+        let rows = query.fetch_all(&mut *connection).await?;
+        connection.give_back();
+        Ok(rows)
     }
 
     async fn filed(&self, first: u64, last: u64) -> Result<Vec<FiledRow>, sqlx::Error> {
-        sqlx::query_as(
+        let query = sqlx::query_as(
             "SELECT position, conversation_id, run_id, actor FROM ledger.events \
              WHERE partition = $1 AND position BETWEEN $2 AND $3 ORDER BY position",
         )
         .bind(partition())
         .bind(as_i64(first))
-        .bind(as_i64(last))
-        .fetch_all(&self.pool)
-        .await
+        .bind(as_i64(last));
+        let mut connection = self.connections.take().await?;
+        let rows = query.fetch_all(&mut *connection).await?;
+        connection.give_back();
+        Ok(rows)
     }
 
     async fn integrity(&self) -> Result<Integrity, sqlx::Error> {
+        let mut connection = self.connections.take().await?;
         let row = sqlx::query(
             "SELECT size, root, frontier, \
              (SELECT coalesce(max(position), 0) FROM ledger.events e WHERE e.partition = h.partition), \
@@ -193,8 +225,9 @@ impl ReadLog for PgLog {
         )
         .bind(partition())
         .bind(TRIGGERS.map(str::to_owned).to_vec())
-        .fetch_one(&self.pool)
+        .fetch_one(&mut *connection)
         .await?;
+        connection.give_back();
         Ok(Integrity {
             size: row.try_get(0)?,
             root: row.try_get(1)?,
@@ -211,7 +244,7 @@ impl ReadLog for PgLog {
     }
 
     async fn close(&self) {
-        self.pool.close().await;
+        self.connections.close().await;
     }
 }
 

@@ -259,6 +259,8 @@ impl WriteLog for PgWriter {
     }
 
     async fn look(&mut self, streams: &[&StreamId], keys: &[&Idempotency]) -> Result<Look, Failure> {
+        #[cfg(test)]
+        self.faults.note_look();
         let mut again = self.connection.is_some();
         loop {
             let error = match bounded(COMMIT_WAIT, self.look_once(streams, keys)).await {

@@ -1,0 +1,120 @@
+//! Executions of tool bodies that are under way and may call tools themselves.
+//!
+//! A body gets [`SubCalls`]: a handle that this process drew at random and that counts as long as the body runs. A
+//! call with any other handle is the call of a tool that does not exist, before any policy. A sub-call goes through
+//! the same stages as a model's call and has a stream of its own that names its parent.
+
+use super::call::Calls;
+use super::execution::Halt;
+use crate::ids::new_secret;
+use devmind_domain::ErrorCode;
+use devmind_domain::agent::{Approvals, PlannedCall};
+use devmind_domain::conversation::Conversation;
+use devmind_domain::ids::{SUB_CALL_MARK, ToolCallId};
+use devmind_domain::thread::ModelToolCall;
+use devmind_domain::tools::ToolOutcome;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The executions under way in this process, by their handles.
+#[derive(Clone, Default)]
+pub struct LiveExecutions(Arc<Mutex<HashMap<String, Arc<Parent>>>>);
+
+/// An execution that may call tools.
+struct Parent {
+    /// What its sub-calls share; they are calls of this parent.
+    calls: Calls,
+    model_call_id: String,
+    made: AtomicU32,
+}
+
+/// What a body calls tools with. A copy is the same handle; nothing else is.
+#[derive(Clone)]
+pub struct SubCalls {
+    live: LiveExecutions,
+    handle: String,
+}
+
+impl std::fmt::Debug for SubCalls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SubCalls")
+    }
+}
+
+/// An execution in the table, until it is dropped.
+pub(super) struct Live(SubCalls);
+
+impl Live {
+    pub fn sub_calls(&self) -> SubCalls {
+        self.0.clone()
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.live.lock().remove(&self.0.handle);
+    }
+}
+
+impl LiveExecutions {
+    /// Enters the execution of a call; not where nothing random can be drawn.
+    pub(super) fn enter(&self, calls: &Calls, id: &ToolCallId, model_call_id: &str) -> Option<Live> {
+        let calls = Calls { parent: Some(id.clone()), ..calls.clone() };
+        let parent = Parent { calls, model_call_id: model_call_id.to_owned(), made: AtomicU32::new(0) };
+        let handle = new_secret().inspect_err(|error| tracing::error!(cause = %error, "no handle")).ok()?;
+        self.lock().insert(handle.clone(), Arc::new(parent));
+        Some(Live(SubCalls { live: self.clone(), handle }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Parent>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SubCalls {
+    /// Calls a tool: its name as a model writes it, its arguments as JSON text. Gives the value itself, not what a
+    /// model would see of it.
+    pub async fn call(&self, name: String, arguments: String) -> ToolOutcome {
+        let parent = self.live.lock().get(&self.handle).cloned();
+        let Some(parent) = parent else {
+            return ToolOutcome::failure(ErrorCode::UnknownTool, "there is no such tool");
+        };
+        let number = parent.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let call = ModelToolCall { id: format!("{}{SUB_CALL_MARK}{number}", parent.model_call_id), name, arguments };
+        match parent.calls.sub_call(call).await {
+            Ok(outcome) => outcome,
+            Err(halt) => {
+                tracing::error!(run.id = %parent.calls.run.run_id, cause = %halt, "a sub-call was not carried out");
+                ToolOutcome::failure(ErrorCode::AbortedBeforeDispatch, ErrorCode::AbortedBeforeDispatch.help())
+            }
+        }
+    }
+}
+
+impl Calls {
+    /// A program cannot wait for a person: a call that needs one is refused.
+    async fn sub_call(&self, call: ModelToolCall) -> Result<ToolOutcome, Halt> {
+        let mut approvals = Approvals::of(&Conversation::default(), &self.run.graph_thread_id);
+        if let Some(judged) = self.judge(&call, false, false).await? {
+            approvals.judged(judged.tool_call_id, judged.call_hash, judged.verdict);
+        }
+        let permission = approvals.about(self.callable(), &call, false);
+        Ok(self.carry_out(&PlannedCall { call, over_limit: false, permission }).await?.outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_handle_that_this_process_did_not_give_or_whose_execution_is_over_calls_a_tool_that_does_not_exist() {
+        let live = LiveExecutions::default();
+        for handle in [String::new(), new_secret().expect("random")] {
+            let forged = SubCalls { live: live.clone(), handle };
+            let outcome = forged.call("add".to_owned(), r#"{"a":1,"b":2}"#.to_owned()).await;
+            assert_eq!(outcome.error_code().as_deref(), Some("UNKNOWN_TOOL"));
+        }
+    }
+}

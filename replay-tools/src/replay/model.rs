@@ -1,0 +1,182 @@
+//! A model behind an OpenAI-compatible endpoint, asked one question at a time: all that a what-if branch may
+//! reach.
+
+use crate::failure::Failure;
+use crate::http::{address, beginning, client};
+use crate::output::escaped;
+use devmind_domain::ErrorCode;
+use devmind_domain::agent::Message;
+use devmind_domain::thread::{ModelToolCall, TokenUsage};
+use devmind_domain::tools::{Registry, ToolDefinition};
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::{Client, StatusCode, Url};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long one answer may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(300);
+/// Bytes of an answer, at most.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
+/// A model that can be asked.
+pub(super) struct AskedModel {
+    http: Client,
+    url: Url,
+    key: Option<String>,
+    pub name: String,
+}
+
+/// What it answered.
+pub(super) struct Answered {
+    pub content: String,
+    pub tool_calls: Vec<ModelToolCall>,
+    pub finish_reason: String,
+    pub usage: TokenUsage,
+    pub served_model: String,
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    #[serde(default)]
+    model: String,
+    choices: Vec<Choice>,
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    message: Said,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    content: Option<String>,
+    refusal: Option<String>,
+    tool_calls: Option<Vec<Call>>,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    #[serde(default)]
+    id: String,
+    function: Function,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: String,
+    #[serde(default)]
+    arguments: String,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+}
+
+impl AskedModel {
+    /// The endpoint's base address, as `MODEL_BASE_URL` has it; the key is sent to it and shown nowhere.
+    pub fn new(base: &str, key: Option<String>, name: String) -> Result<Self, Failure> {
+        let mut url = address(base, "give the endpoint's address, like http://localhost:4000/v1")?;
+        url.set_path(&format!("{}/chat/completions", url.path().trim_end_matches('/')));
+        Ok(Self { http: client(&url, ANSWER_WITHIN)?, url, key: key.filter(|key| !key.is_empty()), name })
+    }
+
+    /// Asks it once, with the tools that the run had.
+    pub async fn ask(&self, messages: &[Message], tools: &Registry) -> Result<Answered, Failure> {
+        let offered: Vec<Value> =
+            offered(tools).into_iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
+        let body = json!({
+            "model": self.name, "messages": messages.iter().map(message).collect::<Vec<_>>(), "tools": offered,
+        });
+        let mut request = self.http.post(self.url.clone()).json(&body);
+        if let Some(key) = &self.key {
+            let value = HeaderValue::try_from(format!("Bearer {key}"));
+            let mut value = value.map_err(|_| self.failed(ErrorCode::ModelAuthFailed, "the key is no header"))?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        let unreachable =
+            |error: reqwest::Error| self.failed(ErrorCode::ModelUnreachable, &error.without_url().to_string());
+        let answer = request.send().await.map_err(unreachable)?;
+        let status = answer.status();
+        let body = beginning(answer, MAX_ANSWER_BYTES).await.map_err(unreachable)?;
+        match status {
+            StatusCode::OK => {}
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                return Err(self.failed(ErrorCode::ModelAuthFailed, &status.to_string()));
+            }
+            StatusCode::TOO_MANY_REQUESTS => {
+                return Err(self.failed(ErrorCode::ModelRateLimited, &status.to_string()));
+            }
+            other if other.is_client_error() => {
+                return Err(self.failed(ErrorCode::ModelRefused, &format!("{status}: {}", self.words(&body))));
+            }
+            _ => return Err(self.failed(ErrorCode::ModelUnavailable, &status.to_string())),
+        }
+        let completion: Completion = serde_json::from_slice(&body)
+            .map_err(|error| self.failed(ErrorCode::ModelRefused, &format!("its answer cannot be read: {error}")))?;
+        let Completion { model, choices, usage } = completion;
+        let Some(Choice { message, finish_reason }) = choices.into_iter().next() else {
+            return Err(self.failed(ErrorCode::ModelRefused, "its answer has no choice"));
+        };
+        let calls = message.tool_calls.unwrap_or_default().into_iter();
+        Ok(Answered {
+            content: message.content.or(message.refusal).unwrap_or_default(),
+            tool_calls: calls
+                .map(|call| ModelToolCall { id: call.id, name: call.function.name, arguments: call.function.arguments })
+                .collect(),
+            finish_reason: finish_reason.unwrap_or_else(|| "stop".to_owned()),
+            usage: usage.map_or_else(TokenUsage::default, |usage| TokenUsage {
+                input: usage.prompt_tokens,
+                output: usage.completion_tokens,
+                ..TokenUsage::default()
+            }),
+            served_model: if model.is_empty() { self.name.clone() } else { model },
+        })
+    }
+
+    /// The beginning of what an endpoint complains about, without the key that some repeat.
+    fn words(&self, body: &[u8]) -> String {
+        let text = String::from_utf8_lossy(body).into_owned();
+        let text = self.key.as_ref().map_or(text.clone(), |key| text.replace(key, "***"));
+        escaped(&text.chars().take(200).collect::<String>())
+    }
+
+    fn failed(&self, code: ErrorCode, reason: &str) -> Failure {
+        let address = self.url.origin().ascii_serialization();
+        Failure::new(code, format!("the model {} at {address}: {reason}", self.name))
+            .with_hint("check --ask, the model's name (--with model=NAME) and MODEL_API_KEY")
+    }
+}
+
+/// The tools, as a model is told of them.
+pub(super) fn offered(tools: &Registry) -> Vec<Value> {
+    let visible = tools.definitions().map(ToolDefinition::model_visible);
+    visible
+        .map(|tool| json!({ "name": tool.name, "description": tool.description, "parameters": tool.parameters }))
+        .collect()
+}
+
+fn message(message: &Message) -> Value {
+    match message {
+        Message::System { content } => json!({ "role": "system", "content": content }),
+        Message::User { content } => json!({ "role": "user", "content": content }),
+        Message::Tool { tool_call_id, content } => {
+            json!({ "role": "tool", "tool_call_id": tool_call_id, "content": content })
+        }
+        Message::Assistant { content, tool_calls } if tool_calls.is_empty() => {
+            json!({ "role": "assistant", "content": content })
+        }
+        Message::Assistant { content, tool_calls } => {
+            let call = |call: &ModelToolCall| {
+                let function = json!({ "name": call.name, "arguments": call.arguments });
+                json!({ "id": call.id, "type": "function", "function": function })
+            };
+            json!({ "role": "assistant", "content": content, "tool_calls": tool_calls.iter().map(call).collect::<Vec<_>>() })
+        }
+    }
+}
