@@ -190,6 +190,7 @@ impl AgentPorts for Branch<'_> {
             parameters: Value::Object(serde_json::Map::new()),
             request_hash: context_hash(&messages),
             tools_hash: hash_json(&offered(self.tools)),
+            tool_set: self.record.thread.tool_set.clone(),
         }))?;
         let asked = Instant::now();
         let answered = self.model.ask(&messages, self.tools).await.map_err(Left::Failed)?;
