@@ -41,6 +41,8 @@ pub const MAX_MODEL_ANSWER_BYTES: usize = 1 << 20;
 /// Bytes of the text that a run which ends early records in its last event, as JSON writes them, at most: half of what
 /// an event may hold.
 pub const MAX_PARTIAL_TEXT_JSON_BYTES: usize = 4 << 20;
+/// Characters of the name of a computer or of its workspace, at most.
+pub const MAX_DEVICE_NAME_CHARS: usize = 100;
 /// Conversations in a list, at most.
 pub const MAX_LISTED_CONVERSATIONS: u32 = 100;
 /// Bytes of one event's payload, at most.

@@ -46,6 +46,7 @@ fn content_is_what_people_models_and_tools_said_and_nothing_else_goes() {
             "ContextDeferred: message",
             "ToolCallRequested: arguments",
             "ToolResultRecorded: error output",
+            "DeviceDescribed: computer workspace",
             "ForeignRecordKept: text",
         ]
     );

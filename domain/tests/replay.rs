@@ -170,6 +170,7 @@ fn a_replayed_device_equals_the_live_one_and_a_ticket_is_used_at_most_once() {
                 DeviceEvent::ToolRegistrySynced(_)
                 | DeviceEvent::DeviceDisconnected(_)
                 | DeviceEvent::DeviceReplaced(_)
+                | DeviceEvent::DeviceDescribed(_)
                 | DeviceEvent::DeviceRead(_) => {}
             }
         }

@@ -32,6 +32,7 @@ mod invariants;
 mod kill_points;
 mod killed;
 mod ledger_fails;
+mod ledger_stream;
 mod lost_servers;
 mod mcp;
 mod metrics;

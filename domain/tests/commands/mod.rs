@@ -10,7 +10,7 @@ use devmind_domain::history::{History, HistoryCommand, HistoryImported};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::projection::{ProjectionCommand, ProjectionEventSkipped, ProjectionSkips};
-use devmind_domain::protocol::RegisteredTool;
+use devmind_domain::protocol::{Names, RegisteredTool};
 use devmind_domain::redaction::{PayloadRedacted, Redaction, RedactionCommand};
 use devmind_domain::thread::*;
 use devmind_domain::tool_call::*;
@@ -193,6 +193,7 @@ impl Domain for Device {
                 journal_epoch: random.below(6) as u64,
                 version: "0.1.0".into(),
                 remote: "127.0.0.1:5".into(),
+                names: Names::new(None, Some(random.of(&["", "project"]).to_owned())),
             },
             4 => DeviceCommand::SyncRegistry { connection_id, tools: vec![tool(random.of(&["1", "2"]))] },
             _ => DeviceCommand::Disconnect { connection_id, code: 4408, reason: "silent".into() },

@@ -72,6 +72,7 @@ impl Calls {
             DeviceEvent::DeviceTicketIssued(_)
             | DeviceEvent::DeviceTicketConsumed(_)
             | DeviceEvent::DeviceRead(_)
+            | DeviceEvent::DeviceDescribed(_)
             | DeviceEvent::DeviceConnected(_)
             | DeviceEvent::ToolRegistrySynced(_) => {}
         }

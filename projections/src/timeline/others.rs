@@ -72,6 +72,12 @@ pub(super) fn device(event: &DeviceEvent) -> Told {
             Told::new(format!("device connected: connection {id} to server process {}", e.node_id))
                 .begins(format!("connection {id}"))
         }
+        DeviceEvent::DeviceDescribed(e) => {
+            let name =
+                |name: &Option<String>| name.as_deref().map_or_else(|| "a name it does not say".to_owned(), quoted);
+            let (computer, workspace) = (name(&e.names.computer), name(&e.names.workspace));
+            Told::new(format!("the device is the computer {computer}, its workspace the folder {workspace}"))
+        }
         DeviceEvent::ToolRegistrySynced(e) => Told::new(format!("device offers {} tools", e.tools.len())),
         DeviceEvent::DeviceDisconnected(e) => {
             let text = format!("connection {} ended: {} {}", e.connection_id, e.code, quoted(&e.reason));
