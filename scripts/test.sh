@@ -51,4 +51,4 @@ step cargo build --workspace --bins --examples --locked
 step cargo test --workspace --locked "$@"
 # What matters most once more with ledger and views in PostgreSQL (the crates' own tests run on both).
 DEVMIND_TEST_STORE=postgres step cargo test -p devmind-tests --locked --test it -- \
-  story:: restart:: approvals:: tool_calls:: crash:: killed:: operator:: idempotency:: concurrency::
+  story:: restart:: approvals:: tool_calls:: crash:: killed:: operator:: idempotency:: concurrency:: pages::chat chat_pages::

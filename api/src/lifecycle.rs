@@ -23,7 +23,7 @@ use crate::runs::recover::settle_left_over_runs;
 use crate::runs::{ActiveRuns, LiveExecutions, StopReason};
 use crate::state::{App, ModelPatience};
 use crate::tools::Tools;
-use crate::ui::Verification;
+use crate::ui::{KeptBundles, Verification};
 use axum::Extension;
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, AggregateType, Metadata, NewEvent, StreamId};
@@ -220,6 +220,8 @@ impl Server {
             run_tasks: TaskTracker::new(),
             socket_tasks: TaskTracker::new(),
             verification: Verification::default(),
+            bundles: KeptBundles::default(),
+            beginning: places::Turns::default(),
             stopping: CancellationToken::new(),
         });
         settle_left_over_runs(&app).await?;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 /// A number of places.
 #[derive(Clone, Debug)]
@@ -45,6 +46,34 @@ impl<K: Clone + Eq + Hash> Places<K> {
 
     fn lock(&self) -> MutexGuard<'_, Taken<K>> {
         lock(&self.taken)
+    }
+}
+
+/// Turns, one after the other for each holder: what is looked at in one's turn is still so when one acts on it, as
+/// far as others take turns as well. They count in this process.
+#[derive(Clone, Debug)]
+pub struct Turns<K>(Arc<Mutex<HashMap<K, Arc<AsyncMutex<()>>>>>);
+
+/// A turn, until it is dropped.
+#[derive(Debug)]
+pub struct Turn(#[expect(dead_code, reason = "held")] OwnedMutexGuard<()>);
+
+impl<K> Default for Turns<K> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K: Clone + Eq + Hash> Turns<K> {
+    /// Waits for the holder's turn.
+    pub async fn take(&self, holder: &K) -> Turn {
+        let own = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // Those that nobody has or waits for.
+            all.retain(|_, turn| Arc::strong_count(turn) > 1);
+            all.entry(holder.clone()).or_default().clone()
+        };
+        Turn(own.lock_owned().await)
     }
 }
 

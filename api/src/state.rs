@@ -7,11 +7,11 @@ use crate::mcp::Servers;
 use crate::model::Model;
 use crate::nodes::Nodes;
 use crate::nodes::lease::Kept;
-use crate::places::Places;
+use crate::places::{Places, Turns};
 use crate::policies::Policies;
 use crate::runs::{ActiveRuns, LiveExecutions};
 use crate::tools::Tools;
-use crate::ui::Verification;
+use crate::ui::{KeptBundles, Verification};
 use devmind_domain::conversation::Claim;
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::UserId;
@@ -72,6 +72,8 @@ pub struct App {
     pub limits: Limits,
     /// Streams that are open to read runs again: each holds a connection and a follower of the log.
     pub open_streams: Places<UserId>,
+    /// People's turns to begin a run from a page: how many run already is looked at in it.
+    pub beginning: Turns<UserId>,
     /// Runs under way.
     pub runs: ActiveRuns,
     /// Tasks that execute runs; a run outlives its request.
@@ -80,6 +82,8 @@ pub struct App {
     pub socket_tasks: TaskTracker,
     /// The check of the whole log that a page asked for.
     pub verification: Verification,
+    /// Bundles that were uploaded to be looked at.
+    pub bundles: KeptBundles,
     /// Cancelled when the process begins to stop.
     pub stopping: CancellationToken,
 }

@@ -18,6 +18,8 @@ use crate::runs::SubCalls;
 use built_in::{Measured, TimeLimit, durations};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
+use devmind_domain::limits::{MAX_DEFERRED_BYTES, MAX_DEFERRED_CONTEXTS};
+use devmind_domain::thread::Deferred;
 use devmind_domain::tool_call::{ResultStatus, Target};
 use devmind_domain::tool_set::ToolSetRecorded;
 use devmind_domain::tools::{
@@ -28,22 +30,73 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How long a body that was asked to end may take to do so, before it is left and its outcome is unknown.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a body knows of its call beside the arguments.
+/// What a body knows of its call beside the arguments, and what it can do for its turn.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
     /// The call.
     pub tool_call_id: ToolCallId,
     /// Cancelled when the call is to end: its run is stopped, or its time is over.
     pub cancel: CancellationToken,
+    /// What the body leaves for the time after its message.
+    pub deferred: Arc<Mutex<Deferred>>,
     /// What the body may call tools with; a call without a run has none.
     pub sub_calls: Option<SubCalls>,
+}
+
+/// A body wants to leave more for the model than one call may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a call leaves {MAX_DEFERRED_CONTEXTS} messages of {MAX_DEFERRED_BYTES} bytes together at most")]
+pub struct TooMuchDeferred;
+
+impl ToolContext {
+    /// A call that has left nothing yet.
+    pub fn new(tool_call_id: ToolCallId, cancel: CancellationToken) -> Self {
+        Self { tool_call_id, cancel, deferred: Arc::default(), sub_calls: None }
+    }
+
+    /// Tells the model something after all results of this message, in words of the user's side, if the call succeeds.
+    ///
+    /// # Errors
+    /// [`TooMuchDeferred`]: this message is not kept.
+    pub fn defer_context(&self, message: impl Into<String>) -> Result<(), TooMuchDeferred> {
+        let (message, mut deferred) = (message.into(), self.deferred.lock().unwrap_or_else(PoisonError::into_inner));
+        let bytes: usize = deferred.contexts.iter().map(String::len).sum();
+        if deferred.contexts.len() >= MAX_DEFERRED_CONTEXTS || bytes + message.len() > MAX_DEFERRED_BYTES {
+            return Err(TooMuchDeferred);
+        }
+        deferred.contexts.push(message);
+        Ok(())
+    }
+
+    /// Ends the turn with the results of this message, if the call succeeds: the model is not asked again, and the
+    /// answer is what this tool gives. What is deferred does not keep the turn open.
+    pub fn conclude_turn(&self) {
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner).concludes_turn = true;
+    }
+
+    /// What a call that this body made left is left by this one.
+    pub(crate) fn forward(&self, deferred: Deferred) {
+        for message in deferred.contexts {
+            if let Err(error) = self.defer_context(message) {
+                tracing::warn!(tool_call.id = %self.tool_call_id, cause = %error, "a context of a sub-call is not kept");
+            }
+        }
+        if deferred.concludes_turn {
+            self.conclude_turn();
+        }
+    }
+
+    /// What was left so far.
+    pub(crate) fn take_deferred(&self) -> Deferred {
+        std::mem::take(&mut self.deferred.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// How a body ended: what it gave, and whether anybody can know that it did its work.
@@ -288,5 +341,24 @@ impl Tools {
     /// How long calls took.
     pub fn durations(&self) -> &Durations {
         &self.durations
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_leaves_only_so_much_for_the_model() {
+        let context = || ToolContext::new("c".into(), CancellationToken::new());
+        let many = context();
+        for _ in 0..MAX_DEFERRED_CONTEXTS {
+            assert_eq!(many.clone().defer_context("x"), Ok(()));
+        }
+        assert_eq!(many.defer_context("x"), Err(TooMuchDeferred));
+        assert_eq!(many.take_deferred().contexts.len(), MAX_DEFERRED_CONTEXTS);
+        let large = context();
+        assert_eq!(large.defer_context("x".repeat(MAX_DEFERRED_BYTES)), Ok(()));
+        assert_eq!(large.defer_context("x"), Err(TooMuchDeferred));
     }
 }

@@ -91,7 +91,8 @@ function follow() {
   clearTimeout(again);
   source?.close();
   source = undefined;
-  if (document.hidden) return;
+  // A page of earlier turns stays as it is.
+  if (document.hidden || "still" in chat.dataset) return;
   const own = new EventSource(`/chat/stream?${new URLSearchParams({ ...(conversation && { c: conversation }), at: last })}`);
   source = own;
   own.addEventListener("open", () => {
@@ -192,10 +193,10 @@ const remember = (of) => {
   } catch { /* A browser that keeps nothing. */ }
 };
 try {
-  if (!field.value) field.value = sessionStorage.getItem(draft) ?? "";
+  if (field && !field.value) field.value = sessionStorage.getItem(draft) ?? "";
 } catch { /* The same. */ }
-field.addEventListener("input", () => remember(field));
-field.addEventListener("keydown", (event) => {
+field?.addEventListener("input", () => remember(field));
+field?.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
   const button = field.form.querySelector("button[type=submit]");

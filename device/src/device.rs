@@ -12,6 +12,7 @@ use crate::tools::{self, LocalTool};
 use crate::workspace::Workspace;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::DeviceId;
+use devmind_domain::protocol::Names;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,6 +145,7 @@ impl Device {
             backoff: options.backoff,
             device_id,
             instance_id,
+            names: names(workspace.path()),
             journal,
             calls,
             health: health.clone(),
@@ -225,6 +227,13 @@ impl Device {
         }
         ended
     }
+}
+
+/// What its user tells this device from others by: the computer, and the last part of the workspace's path.
+fn names(workspace: &Path) -> Names {
+    let computer = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let workspace = workspace.file_name().map(|name| name.to_string_lossy().into_owned());
+    Names::new(Some(computer), workspace)
 }
 
 /// TLS needs one provider of cryptography for the whole process. Installing it twice is harmless:

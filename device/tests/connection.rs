@@ -71,6 +71,9 @@ async fn a_device_registers_offers_its_tools_and_answers_a_call() {
     let register = connection.register("server-1", "user-1", 4 << 20).await;
     assert_eq!(register["device_id"], device.device_id);
     assert_eq!((&register["journal_epoch"], &register["protocol_version"]), (&json!(1), &json!(1)));
+    // Of the workspace its name goes out, and nothing of where it is.
+    assert_eq!(register["workspace"], "ws");
+    assert!(!register.to_string().contains(folder.path().to_str().unwrap()), "{register}");
     device.status.wait_for(|status| matches!(status, ConnectionStatus::Online { .. })).await.unwrap();
 
     connection.send(read_request(&device.device_id, "call", 1, "README.md")).await;

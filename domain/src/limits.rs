@@ -28,6 +28,10 @@ pub const MAX_TOOL_MESSAGE_CHARS: usize = 8_000;
 pub const MAX_TOOL_RETRIES: u32 = 5;
 /// Tool calls of one message that are under way at once, at most.
 pub const MAX_PARALLEL_CALLS: usize = 10;
+/// What one tool call leaves for the model after all results of its message: messages, and bytes of them all, at most.
+pub const MAX_DEFERRED_CONTEXTS: usize = 8;
+/// See [`MAX_DEFERRED_CONTEXTS`].
+pub const MAX_DEFERRED_BYTES: usize = 64 << 10;
 /// Steps of calls that a device carries out at once, at most, and so calls of one message that it is sent at once.
 pub const DEVICE_SLOTS: usize = 4;
 /// Questions to the model in one run, at most.
@@ -37,6 +41,8 @@ pub const MAX_MODEL_ANSWER_BYTES: usize = 1 << 20;
 /// Bytes of the text that a run which ends early records in its last event, as JSON writes them, at most: half of what
 /// an event may hold.
 pub const MAX_PARTIAL_TEXT_JSON_BYTES: usize = 4 << 20;
+/// Characters of the name of a computer or of its workspace, at most.
+pub const MAX_DEVICE_NAME_CHARS: usize = 100;
 /// Conversations in a list, at most.
 pub const MAX_LISTED_CONVERSATIONS: u32 = 100;
 /// Bytes of one event's payload, at most.

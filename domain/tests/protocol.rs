@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 fn device_frames() -> Vec<Value> {
     vec![
         json!({"type": "device.register", "device_id": "d", "instance_id": "i", "journal_id": "j", "journal_epoch": 5,
-            "version": "0.1.0", "protocol_version": 1}),
+            "version": "0.1.0", "protocol_version": 1, "computer": "anns-laptop", "workspace": "my-project"}),
         json!({"type": "tool.registry.sync", "tools": [{"name": "workspace.read_file", "version": "1", "risk": "MEDIUM",
             "schema": {"type": "object"}, "timeout_ms": 10000, "requires_confirmation": true}]}),
         json!({"type": "tool.call.received", "tool_call_id": "g:c", "attempt_no": 1, "phase": "reserved"}),

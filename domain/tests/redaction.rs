@@ -43,8 +43,10 @@ fn content_is_what_people_models_and_tools_said_and_nothing_else_goes() {
             "ModelResponded: content reasoning tool_calls",
             "ModelFailed: message",
             "ToolResultObserved: content",
+            "ContextDeferred: message",
             "ToolCallRequested: arguments",
             "ToolResultRecorded: error output",
+            "DeviceDescribed: computer workspace",
             "ForeignRecordKept: text",
         ]
     );

@@ -78,9 +78,12 @@ fn a_replayed_conversation_equals_the_live_one_and_keeps_the_rules_of_runs_and_i
 fn a_replayed_thread_equals_the_live_one_and_every_call_has_at_most_one_result() {
     run::<Thread>(|log| {
         let (mut calls, mut results) = (BTreeSet::new(), BTreeSet::new());
+        let (mut succeeded, mut concluded) = (None, false);
         for event in log {
             match event {
-                ThreadEvent::ModelRequested(_) => assert_eq!(calls.len(), results.len(), "results missing: {log:?}"),
+                ThreadEvent::ModelRequested(_) => {
+                    assert!(calls.len() == results.len() && !concluded, "results missing, or the end: {log:?}");
+                }
                 ThreadEvent::ModelResponded(e) => {
                     for call in &e.tool_calls {
                         assert!(!call.id.is_empty() && calls.insert(call.id.clone()), "{} stands twice", call.id);
@@ -89,6 +92,12 @@ fn a_replayed_thread_equals_the_live_one_and_every_call_has_at_most_one_result()
                 ThreadEvent::ToolResultObserved(e) => {
                     let (_, call) = e.tool_call_id.as_str().split_once(':').expect("thread:call");
                     assert!(calls.contains(call) && results.insert(call.to_owned()), "{log:?}");
+                    succeeded = e.ok.then(|| e.tool_call_id.clone());
+                }
+                ThreadEvent::ContextDeferred(e) => assert_eq!(succeeded.as_ref(), Some(&e.tool_call_id), "{log:?}"),
+                ThreadEvent::TurnConcluded(e) => {
+                    assert_eq!(succeeded.as_ref(), Some(&e.tool_call_id), "{log:?}");
+                    concluded = true;
                 }
                 ThreadEvent::ThreadStarted(_) | ThreadEvent::AnswerProgressed(_) | ThreadEvent::ModelFailed(_) => {}
             }
@@ -161,6 +170,7 @@ fn a_replayed_device_equals_the_live_one_and_a_ticket_is_used_at_most_once() {
                 DeviceEvent::ToolRegistrySynced(_)
                 | DeviceEvent::DeviceDisconnected(_)
                 | DeviceEvent::DeviceReplaced(_)
+                | DeviceEvent::DeviceDescribed(_)
                 | DeviceEvent::DeviceRead(_) => {}
             }
         }

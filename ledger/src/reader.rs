@@ -183,6 +183,15 @@ impl LedgerReader {
         self.events(page.map_err(|error| self.error("query", &error))?)
     }
 
+    /// The position of the last event before one that passes a filter; nothing where there is none.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read.
+    pub async fn last_before(&self, filter: &EventFilter, before: u64) -> Result<Option<u64>, LedgerError> {
+        let found = self.0.store.last_before(filter, before).await.map_err(|error| self.error("query", &error))?;
+        Ok(found.first().map(|stored| stored.position))
+    }
+
     /// What a request under a key caused, with the request's hash; `None` when the key is new.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ pub use rebuild::{RebuildReport, rebuild, rebuild_one};
 pub use registry::PROJECTIONS;
 pub use runner::ProjectionRunner;
 pub use search::{MAX_SEARCH_HITS, SearchHit};
-pub use timeline::{TimelineLine, events_of_run, timeline, timeline_of_run, timeline_of_run_at};
+pub use timeline::{TimelineLine, events_of_run, timeline, timeline_of_run, timeline_of_run_at, timeline_of_run_in};
 pub use tool_call::{MAX_LISTED_TOOL_CALLS, OpenApproval, ToolAttemptRow, ToolCallQuery, ToolCallRow};
 pub use usage::{DAY_CHARS, MAX_LISTED_USAGE, UsageRow};
 pub use views::{ProjectionStatus, Views};

@@ -9,7 +9,7 @@ mod others;
 mod read;
 mod tool_call;
 
-pub use read::{events_of_run, timeline_of_run, timeline_of_run_at};
+pub use read::{events_of_run, timeline_of_run, timeline_of_run_at, timeline_of_run_in};
 
 use devmind_domain::Timestamp;
 use devmind_domain::event::{DomainEvent, RecordedEvent};

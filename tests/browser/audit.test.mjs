@@ -150,6 +150,13 @@ test("a bundle is downloaded, checked and shown, and the log stays as it was", a
   await page.getByText("everything holds").waitFor();
   await page.getByText("nothing of it is in this log").waitFor();
   await picture(page, "audit-bundle");
+  await page.getByRole("link", { name: "add 1 and 2, what time is it?" }).click();
+  await page.getByText("You look at a bundle").waitFor();
+  await page.locator(".lanes svg").first().waitFor();
+  await page.locator("details.group").filter({ hasText: "Tool call" }).first().waitFor();
+  await assertFits(page, "a run of a bundle");
+  assert.deepEqual(await seriousFaults(page), []);
+  await picture(page, "audit-bundle-run");
   assert.equal((await server.api("/api/ledger/events?limit=1")).position, before);
   await close();
 });

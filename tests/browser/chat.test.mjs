@@ -1,6 +1,7 @@
 // The chat, as its users go through it. The model says what a test tells it, when the test tells it.
 
 import assert from "node:assert/strict";
+import { basename } from "node:path";
 import { after, before, test } from "node:test";
 import { assertFits, launch, open, picture, seriousFaults } from "./lib/browser.mjs";
 import { call, Model, say, stepwise } from "./lib/model.mjs";
@@ -168,6 +169,39 @@ test("an approval shows arguments, deadline and scope; a denied call does not ru
   await turn(2).locator(".call summary").click();
   await turn(2).locator(".call").getByRole("heading", { name: "What it gave" }).waitFor();
   assert.equal(await page.locator(".turn").count(), 2);
+  await close();
+});
+
+test("what is allowed for the conversation is not asked again there, is listed, and asked about once it is taken back", async () => {
+  const { page, turn, close } = await chat();
+  model.willReply(call(["demo_text", {}]), say("Allowed from now on."));
+  await ask(page, "Show the text, and again later");
+  await stands(page, 1, "waiting for your approval");
+  await turn(1).locator(".grant summary").click();
+  const scope = turn(1).getByLabel("Without asking again");
+  assert.deepEqual(await scope.locator("option").allTextContents(), ["demo_text, every call"], "the exact scope, and no wider one");
+  await picture(page, "chat-grant");
+  await turn(1).getByRole("button", { name: "Allow for this conversation" }).click();
+  await turn(1).getByText("Allowed from now on.").waitFor();
+  model.willReply(call(["demo_text", {}]), say("Not asked."));
+  await ask(page, "Again");
+  await turn(2).getByText("Not asked.").waitFor();
+  assert.equal(await turn(2).locator(".approval").count(), 0);
+  const place = page.url();
+  await turn(2).getByRole("link", { name: /What happened/ }).click();
+  await page.locator("details.group").filter({ hasText: "Tool call" }).locator("summary").first().click();
+  await page.locator("li.event").filter({ hasText: "by grant" }).first().waitFor();
+  await page.goto(`${server.url}/approvals`);
+  const listed = page.getByRole("listitem").filter({ hasText: "demo_text" }).filter({ hasText: "every call" });
+  await listed.first().waitFor();
+  await picture(page, "approvals-grants");
+  assert.deepEqual(await seriousFaults(page), []);
+  await listed.getByRole("button", { name: "Take back" }).first().click();
+  await page.getByText("each call that needs a person is asked about").waitFor();
+  await page.goto(place);
+  model.willReply(call(["demo_text", {}]));
+  await ask(page, "And again");
+  await stands(page, 3, "waiting for your approval");
   await close();
 });
 
@@ -408,6 +442,9 @@ test("the line about local tools says connected, and when they are not, why and 
   await line.getByText("no device of ann has connected").waitFor();
   const device = await Device.start(server, { files: workspace(), confirm: "deny" });
   await line.getByText("Local tools: connected").waitFor();
+  await line.getByText(basename(device.files)).waitFor();
+  await page.getByLabel("Tools of").getByRole("option", { name: basename(device.files) }).waitFor({ state: "attached" });
+  assert.ok(!(await page.content()).includes(device.files), "the workspace's name is told, not where it is");
   await device.stop();
   await line.getByText("not connected").first().waitFor();
   await line.getByText("Start it again with").waitFor();

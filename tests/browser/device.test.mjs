@@ -1,6 +1,7 @@
 // The question at the device, on the page that only this computer's browser can open.
 
 import assert from "node:assert/strict";
+import { basename } from "node:path";
 import { after, before, test } from "node:test";
 import { assertFits, launch, open, picture, seriousFaults } from "./lib/browser.mjs";
 import { Device, Server, workspace } from "./lib/programs.mjs";
@@ -103,6 +104,10 @@ const question = (file) => window.page.getByRole("dialog").getByRole("definition
 test("one window has it all: the chat under the question, with the call's phase as it changes", async () => {
   await window.page.getByText("Local tools: connected as ann").waitFor();
   await window.page.getByText(`workspace ${device.files}`).waitFor();
+  const pages = window.page.frameLocator("#pages");
+  await pages.locator("#chat-device").getByText("this computer").waitFor();
+  await pages.locator("#chat-device").getByText(basename(device.files)).waitFor();
+  assert.equal(await pages.getByRole("banner").getByRole("link", { name: "ann" }).count(), 0, "nobody signs in here");
   const frame = await askInFrame("list the files of my workspace root, then read README.md");
   const card = (tool) => frame.locator(".call").filter({ hasText: tool });
   await card("workspace.list_files").getByText("done").waitFor();

@@ -137,9 +137,12 @@ impl Hostile {
                 for (own, method, params) in [
                     ("s", "sampling/createMessage", sampling),
                     ("e", "elicitation/create", elicitation),
-                    ("r", "roots/list", json!({ "_meta": {} })),
+                    ("r", "roots/list", Value::Null),
                 ] {
-                    say(&json!({ "jsonrpc": "2.0", "id": own, "method": method, "params": params }));
+                    let mut request = json!({ "jsonrpc": "2.0", "id": own, "method": method, "params": params });
+                    // What has no parameters is sent without.
+                    request.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+                    say(&request);
                 }
             }
             "fails" => answer(

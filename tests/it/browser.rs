@@ -2,7 +2,7 @@
 //! the built server and device, drives the browser, and has its own tests, each a sentence. Needs node, npm and
 //! Chromium; says so when it is skipped. One after the other: a browser takes a whole processor.
 
-use devmind_tests::{peers, program};
+use devmind_tests::{Data, peers, program};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -17,6 +17,8 @@ const FILE_WITHIN: Duration = Duration::from_secs(180);
 async fn passes(file: &str) {
     let Some(folder) = peers::browser().await else { return };
     let _turn = TURN.lock().await;
+    // On PostgreSQL where the suite is: a database of its own for the server of each file.
+    let data = Data::new();
     let programs = program("devmind").parent().expect("a folder").to_owned();
     let pictures = programs.parent().expect("target").join("screenshots");
     let mut tests = Command::new("node");
@@ -26,6 +28,9 @@ async fn passes(file: &str) {
         .stdin(Stdio::null())
         .kill_on_drop(true);
     tests.env("DEVMIND_PROGRAMS", programs).env("DEVMIND_SCREENSHOTS", pictures);
+    if let Some(url) = data.database_url() {
+        tests.env("DEVMIND_BROWSER_DATABASE", url);
+    }
     let output = tokio::time::timeout(FILE_WITHIN, tests.output()).await.expect("it ends").expect("node runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));

@@ -1,6 +1,7 @@
 //! The chat's routes without a browser: whose they are, and that a form sent twice is one request. What people see
 //! is tested in a browser.
 
+use devmind_tests::scripted::{Script, ScriptedModel};
 use devmind_tests::{Log, Question, TestServer, new_id};
 use reqwest::RequestBuilder;
 
@@ -113,5 +114,30 @@ async fn a_question_that_a_form_sends_twice_is_asked_once_and_its_run_is_nobodys
     assert_eq!(prepared.payload["content"], "add 1 and 2\nplease");
     let (status, _, text) = browser.post("/chat/ask", &[("content", "  "), ("key", key.as_str())]).await;
     assert_eq!(status, 422, "{text}");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn of_questions_that_come_at_the_same_moment_four_run_and_the_others_are_told_to_wait() {
+    let model = ScriptedModel::new((0..8).map(|_| Script::new().hold()));
+    let server = TestServer::with_scripted(model).await;
+    let browser = Browser::of(&server, "ann");
+    let ask = async |number: usize| {
+        let (content, key) = (format!("question {number}"), new_id());
+        browser.post("/chat/ask", &[("content", content.as_str()), ("key", key.as_str())]).await
+    };
+    let answers = futures::future::join_all((0..8).map(ask)).await;
+    let told: Vec<u16> = answers.iter().map(|(status, ..)| *status).collect();
+    let of = |wanted: u16| told.iter().filter(|status| **status == wanted).count();
+    assert_eq!((of(303), of(429)), (4, 4), "{told:?}");
+    let wait = answers.iter().find(|(status, ..)| *status == 429).map(|(.., text)| text.contains("RATE_LIMITED"));
+    assert_eq!(wait, Some(true));
+    let log = server.log();
+    assert_eq!((count(&log, "TurnPrepared").await, count(&log, "RunClaimed").await), (4, 4));
+    // One that is stopped makes room.
+    let run = log.of("RunClaimed").await[0].payload["run_id"].as_str().unwrap().to_owned();
+    assert_eq!(browser.post("/chat/stop", &[("run_id", run.as_str())]).await.0, 303);
+    log.wait_kind("RunCancelled").await;
+    assert_eq!(ask(8).await.0, 303);
     server.finish().await;
 }

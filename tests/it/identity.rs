@@ -123,6 +123,10 @@ fn cases(own: &Anns) -> Vec<Case> {
         list("get /api/ledger/events"),
         read("get /api/ledger/events", format!("conversation_id={conversation}")),
         read("get /api/ledger/events", format!("run_id={}", answered.run_id)),
+        // Of these, streams that end at once.
+        Case { query: "until=0".to_owned(), ..list("get /api/ledger/stream") },
+        read("get /api/ledger/stream", format!("until=0&conversation_id={conversation}")),
+        read("get /api/ledger/stream", format!("until=0&run_id={}", answered.run_id)),
         read("get /api/ledger/state", format!("conversation_id={conversation}&at={position}")),
         list("get /api/ledger/checkpoint"),
         Case { query: "from=1".to_owned(), ..list("get /api/ledger/consistency") },

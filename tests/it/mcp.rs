@@ -248,7 +248,8 @@ async fn the_reference_server_of_everything_is_reached_over_http_and_no_call_is_
     // Its time is over: the server is told, and what it did is unknown.
     let long = json!({ "duration": 600, "steps": 2 });
     let recorded = call(&server, &model, "mcp_short_trigger-long-running-operation", long.clone()).await;
-    assert_eq!(outcome(&recorded), ("indeterminate", "TOOL_TIMEOUT"));
+    assert_eq!(outcome(&recorded), ("indeterminate", "RESULT_UNKNOWN"));
+    assert_eq!(told(&model)["error"]["code"], "TOOL_TIMEOUT");
 
     // Killed in the middle of a call.
     let before = *messages.borrow();
@@ -332,11 +333,11 @@ async fn a_hostile_server_has_only_the_tools_that_can_be_checked_and_each_bad_ma
         // It ran, and its value is in the log; the model is told that it is not what was promised.
         ("lies", ("succeeded", ""), "INVALID_TOOL_OUTPUT"),
         ("secret", ("succeeded", ""), "it is ***"),
-        // A person is not asked, a model not lent, folders not shown.
+        // A person is not asked, a model not lent, folders not shown (the SDK refuses that one without its id).
         (
             "asks",
             ("succeeded", ""),
-            r#"[[\"e\",\"answered\",\"decline\"],[\"r\",\"refused\",\"\"],[\"s\",\"refused\",\"\"]]"#,
+            r#"[[\"e\",\"answered\",\"decline\"],[\"s\",\"refused\",\"\"],[null,\"refused\",\"\"]]"#,
         ),
         ("dies", ("indeterminate", "RESULT_UNKNOWN"), "after the call was sent"),
         ("giant", ("indeterminate", "RESULT_UNKNOWN"), "after the call was sent"),

@@ -5,6 +5,7 @@
 //! recorded text adds no more than what was not sent yet.
 
 use super::{AgUiEvent, Interrupt, Outcome, PROTOCOL_VERSION, Usage};
+use devmind_domain::agent::is_tools_answer;
 use devmind_domain::conversation::{ConversationEvent, InterruptRaised};
 use devmind_domain::event::{DomainEvent, StreamId};
 use devmind_domain::ids::{MessageId, RunId, ThreadId, ToolCallId};
@@ -102,7 +103,14 @@ impl RunStream {
             }
             ConversationEvent::RunSucceeded(e) if e.run_id == self.run_id => {
                 let last = self.finish_with(Outcome::Success);
-                self.end(last)
+                // What tools gave as the answer was never streamed.
+                let mut events = Vec::new();
+                if is_tools_answer(&e.message_id) && !self.finished {
+                    events.extend(self.start());
+                    events.extend(self.recorded_text(&e.message_id, &e.answer));
+                }
+                events.extend(self.end(last));
+                events
             }
             ConversationEvent::RunFailed(e) if e.run_id == self.run_id => {
                 self.end(AgUiEvent::RunError { message: e.error_message.clone(), code: e.error_code.clone() })
@@ -154,6 +162,7 @@ impl RunStream {
                 content: e.content.clone(),
                 role: "tool",
             }],
+            ThreadEvent::ContextDeferred(_) | ThreadEvent::TurnConcluded(_) => Vec::new(),
         }
     }
 

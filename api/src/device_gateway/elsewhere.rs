@@ -48,6 +48,7 @@ pub(crate) fn device_changed(app: &App, stream_id: &str, event: &DeviceEvent) {
         | DeviceEvent::DeviceTicketIssued(_)
         | DeviceEvent::DeviceTicketConsumed(_)
         | DeviceEvent::ToolRegistrySynced(_)
+        | DeviceEvent::DeviceDescribed(_)
         | DeviceEvent::DeviceRead(_) => return,
     }
     if let Some((user_id, device_id)) = parse_stream_key(stream_id) {

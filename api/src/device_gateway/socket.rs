@@ -147,6 +147,7 @@ async fn connect(
         journal_epoch: register.journal_epoch,
         version: register.version,
         remote: remote.to_string(),
+        names: Names::new(register.names.computer, register.names.workspace),
     };
     let metadata = app.metadata(Actor::device(&device_id));
     let key = stream_key(&user_id, &device_id);

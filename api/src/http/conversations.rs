@@ -4,7 +4,7 @@ use super::access::{Subject, read_conversation, record, whose};
 use super::extract::{Body, Query};
 use super::fields::{ClientId, Content, IdempotencyKey, SearchText, Title, UserName};
 use super::openapi::refusals;
-use crate::error::ApiResult;
+use crate::error::{ApiError, ApiResult};
 use crate::identity::{Author, Caller};
 use crate::runs::prepare::{Prepared, Question, prepare_rerun, prepare_turn};
 use crate::state::App;
@@ -14,7 +14,7 @@ use devmind_domain::conversation::{Conversation, ConversationCommand};
 use devmind_domain::event::Actor;
 use devmind_domain::ids::{ConversationId, UserId};
 use devmind_ledger::execute;
-use devmind_projections::{ConversationRow, SearchHit, TurnRow};
+use devmind_projections::{ConversationRow, MAX_LISTED_TURNS, SearchHit, TurnRow};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -94,20 +94,38 @@ pub struct OfConversation {
     pub(super) conversation_id: ClientId,
 }
 
+/// Which turns of a conversation.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct TurnsQuery {
+    /// The conversation.
+    conversation_id: ClientId,
+    /// Only turns before the one with this number.
+    before: Option<u32>,
+    /// Turns in one answer, at most.
+    #[param(minimum = 1, maximum = 500, default = 500)]
+    limit: Option<u32>,
+}
+
 refusals!(TurnsRefusals: PERSONAL, QUERY; Forbidden, ConversationNotFound);
 
-/// A conversation's turns, oldest first, at most the newest 500.
+/// A conversation's turns, oldest first, at most the newest 500, or the last before one of them.
 #[utoipa::path(get, path = "/api/turns", tag = "conversations", operation_id = "list_turns",
-    params(OfConversation), responses((status = 200, body = Vec<TurnRow>), TurnsRefusals))]
+    params(TurnsQuery), responses((status = 200, body = Vec<TurnRow>), TurnsRefusals))]
 pub async fn turns(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Query(query): Query<OfConversation>,
+    Query(query): Query<TurnsQuery>,
 ) -> ApiResult<Json<Vec<TurnRow>>> {
     app.caught_up(&["conversation", "tool_call"]).await?;
     let id: ConversationId = query.conversation_id.id();
+    let limit = query.limit.unwrap_or(MAX_LISTED_TURNS);
+    if !(1..=MAX_LISTED_TURNS).contains(&limit) {
+        return Err(ApiError::field("limit", format!("must be 1-{MAX_LISTED_TURNS}")));
+    }
     read_conversation(&app, &caller, &id, "turns").await?;
-    Ok(Json(app.views.turns(&id).await?))
+    Ok(Json(app.views.turns_before(&id, query.before, limit).await?))
 }
 
 /// A question.

@@ -13,7 +13,7 @@ use axum::Json;
 use axum::extract::State;
 use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationEvent, Grant, GrantScope};
 use devmind_domain::event::{Actor, AggregateType, StreamId};
-use devmind_domain::ids::{ConversationId, GrantId};
+use devmind_domain::ids::{ConversationId, GrantId, UserId};
 use devmind_domain::tools::plain_path;
 use devmind_domain::{ErrorCode, Timestamp};
 use devmind_ledger::{EventFilter, MAX_PAGE_EVENTS, execute, load};
@@ -67,12 +67,12 @@ impl GrantBody {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct GrantRow {
     #[serde(flatten)]
-    grant: Grant,
+    pub(crate) grant: Grant,
     /// The position of its event.
-    position: u64,
+    pub(crate) position: u64,
     /// When it was given.
     #[schema(value_type = String)]
-    given_at: Timestamp,
+    pub(crate) given_at: Timestamp,
 }
 
 refusals!(GrantsRefusals: PERSONAL, QUERY; Forbidden, ConversationNotFound);
@@ -151,8 +151,17 @@ pub async fn revoke(
     Body(body): Body<RevokeBody>,
 ) -> ApiResult<Json<Revoked>> {
     let (id, grant_id): (ConversationId, GrantId) = (body.conversation_id.id(), body.grant_id.id());
-    let metadata = app.metadata(Actor::user(&user)).conversation(&id);
-    let command = ConversationCommand::RevokeGrant { user_id: user, grant_id: grant_id.clone() };
-    execute::<Conversation>(&app.ledger, id.as_str(), &metadata, command, None).await?;
+    take_back(&app, &user, &id, &grant_id).await?;
     Ok(Json(Revoked { grant_id, revoked: true }))
+}
+
+/// Revokes a grant, for its owner.
+///
+/// # Errors
+/// `FORBIDDEN`, `GRANT_NOT_FOUND`, and what the ledger fails with.
+pub(crate) async fn take_back(app: &App, user: &UserId, id: &ConversationId, grant: &GrantId) -> ApiResult<()> {
+    let metadata = app.metadata(Actor::user(user)).conversation(id);
+    let command = ConversationCommand::RevokeGrant { user_id: user.clone(), grant_id: grant.clone() };
+    execute::<Conversation>(&app.ledger, id.as_str(), &metadata, command, None).await?;
+    Ok(())
 }

@@ -19,7 +19,6 @@ use devmind_domain::ids::ConversationId;
 use devmind_domain::json::MAX_SAFE_INTEGER;
 use devmind_ledger::{EventFilter, load};
 use devmind_projections::{ConversationState, conversation_at};
-use futures::{Stream, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::{BTreeSet, HashMap};
@@ -27,7 +26,7 @@ use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
 const DEFAULT_LIMIT: u32 = 100;
-const MAX_LIMIT: u32 = 1_000;
+pub(super) const MAX_LIMIT: u32 = 1_000;
 /// Events looked at for one answer, at most: most of them may be other people's.
 const MAX_SCANNED: u32 = 10_000;
 
@@ -140,9 +139,7 @@ pub async fn events(State(app): State<Arc<App>>, caller: Caller, Query(which): Q
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(ApiError::field("limit", format!("must be 1-{MAX_LIMIT}")));
     }
-    if which.after > MAX_SAFE_INTEGER {
-        return Err(ApiError::field("after", format!("must be at most {MAX_SAFE_INTEGER}")));
-    }
+    safe("after", which.after)?;
     let filter = EventFilter {
         conversation_id: which.conversation_id.map(ClientId::id),
         run_id: which.run_id.map(ClientId::id),
@@ -155,6 +152,14 @@ pub async fn events(State(app): State<Arc<App>>, caller: Caller, Query(which): Q
     let Events { events, next_after, at_head, position } = found;
     let events = events.iter().map(|event| EventRow::of(event)).collect();
     Ok(Json(Page { events, next_after, at_head, position }))
+}
+
+/// A position that every JSON reader can hold.
+pub(super) fn safe(field: &'static str, position: u64) -> ApiResult<()> {
+    if position <= MAX_SAFE_INTEGER {
+        return Ok(());
+    }
+    Err(ApiError::field(field, format!("must be at most {MAX_SAFE_INTEGER}")))
 }
 
 /// A page of the log, as far as somebody may see it.
@@ -182,6 +187,20 @@ pub(crate) async fn list(
 ) -> ApiResult<Events> {
     let position = app.caught_up(&["conversation"]).await?;
     check_filter(app, caller, filter).await?;
+    list_to(app, caller, filter, after, limit, known, position).await
+}
+
+/// The same up to a position that the views have passed: what came later is left for the next time, because nobody
+/// may know yet whose it is.
+pub(super) async fn list_to(
+    app: &Arc<App>,
+    caller: &Caller,
+    filter: &EventFilter,
+    after: u64,
+    limit: u32,
+    known: &mut BTreeSet<Subject>,
+    position: u64,
+) -> ApiResult<Events> {
     let mut view = View { app, caller, own: HashMap::new(), shown: BTreeSet::new() };
     let (mut events, mut after, mut scanned, mut at_head) = (Vec::new(), after, 0, false);
     'page: while events.len() < limit as usize && scanned < MAX_SCANNED && !at_head {
@@ -189,7 +208,7 @@ pub(crate) async fn list(
         let batch = app.ledger.reader().query(filter, after, limit.max(MIN_BATCH)).await?;
         at_head = batch.is_empty();
         for event in batch {
-            // The views need not know yet whose this is: it would be passed over for good.
+            // It would be passed over for good.
             if event.position > position {
                 at_head = true;
                 break 'page;
@@ -213,42 +232,6 @@ pub(crate) async fn list(
     known.extend(new);
     let next_after = if at_head { after.max(position) } else { after };
     Ok(Events { events, next_after, at_head, position })
-}
-
-/// The same without an end: what is there after a position, then what comes. It ends with the process, and with
-/// the first refusal.
-pub(crate) fn follow(
-    app: Arc<App>,
-    caller: Caller,
-    filter: EventFilter,
-    after: u64,
-) -> impl Stream<Item = ApiResult<Vec<Arc<RecordedEvent>>>> {
-    let begin = Some((after, BTreeSet::new()));
-    stream::unfold(begin, move |at| {
-        let (app, caller, filter) = (app.clone(), caller.clone(), filter.clone());
-        async move {
-            let (mut after, mut known) = at?;
-            loop {
-                let found = match list(&app, &caller, &filter, after, MAX_LIMIT, &mut known).await {
-                    Ok(found) => found,
-                    Err(error) => return Some((Err(error), None)),
-                };
-                after = found.next_after;
-                if !found.events.is_empty() {
-                    return Some((Ok(found.events), Some((after, known))));
-                }
-                if found.at_head {
-                    let mut news = app.ledger.reader().follow(after);
-                    tokio::select! {
-                        () = app.stopping.cancelled() => return None,
-                        news = news.next() => if let Err(error) = news {
-                            return Some((Err(error.into()), None));
-                        },
-                    }
-                }
-            }
-        }
-    })
 }
 
 /// A conversation, and when.
@@ -366,7 +349,7 @@ pub(crate) fn parse_stream(text: &str) -> ApiResult<StreamId> {
 }
 
 /// What is asked for by its conversation or run must be there and be the caller's to read.
-async fn check_filter(app: &App, caller: &Caller, filter: &EventFilter) -> ApiResult<()> {
+pub(super) async fn check_filter(app: &App, caller: &Caller, filter: &EventFilter) -> ApiResult<()> {
     if let Some(id) = &filter.conversation_id {
         check_conversation(app, caller, id).await?;
     }

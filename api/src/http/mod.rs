@@ -8,9 +8,10 @@ mod dev;
 mod devices;
 mod extract;
 mod fields;
-mod grants;
+pub(crate) mod grants;
 mod health;
 pub(crate) mod ledger;
+pub(crate) mod ledger_stream;
 mod metrics;
 mod openapi;
 mod proofs;
@@ -74,6 +75,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(dev::call_tool))
         .routes(routes!(usage::list))
         .routes(routes!(ledger::events))
+        .routes(routes!(ledger_stream::events))
         .routes(routes!(ledger::state))
         .routes(routes!(proofs::checkpoint))
         .routes(routes!(proofs::inclusion))

@@ -118,6 +118,16 @@ pub struct RunStreamFrame {
     pub data: String,
 }
 
+/// One frame of the log's stream (server-sent events).
+#[derive(Serialize, ToSchema)]
+pub struct LedgerStreamFrame {
+    /// The event's position, for `Last-Event-ID`.
+    pub id: String,
+    /// One `EventRow` as JSON.
+    #[schema(content_media_type = "application/json")]
+    pub data: String,
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -127,7 +137,7 @@ pub struct RunStreamFrame {
             described here are refused (422), except in the input of AG-UI clients. An auditor reads everything \
             and changes nothing; what auditors and operators read of others is recorded in the ledger.",
     ),
-    components(schemas(Refusal, RunStreamFrame, crate::agui::AgUiEvent, super::ClientId, super::fields::UserName, super::runs::LastEventId)),
+    components(schemas(Refusal, RunStreamFrame, LedgerStreamFrame, crate::agui::AgUiEvent, super::ClientId, super::fields::UserName, super::runs::LastEventId, super::ledger_stream::LastPosition)),
     tags(
         (name = "conversations", description = "Questions and answers."),
         (name = "runs", description = "Executing, answering, stopping and reading again."),
@@ -192,6 +202,8 @@ pub fn finish(document: &Document) -> Value {
     }
     schemas["RunStreamFrame"]["properties"]["data"]["contentSchema"] =
         json!({ "$ref": "#/components/schemas/AgUiEvent" });
+    schemas["LedgerStreamFrame"]["properties"]["data"]["contentSchema"] =
+        json!({ "$ref": "#/components/schemas/EventRow" });
     let operations = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
     for operation in operations.filter_map(Value::as_object_mut).flat_map(|methods| methods.values_mut()) {
         for parameter in operation.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {

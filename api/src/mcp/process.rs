@@ -158,10 +158,17 @@ mod tests {
         process.end().await;
         for id in line.split_whitespace() {
             let pid = Pid::from_raw(id.parse().expect("a number")).expect("a process");
-            // What was its child is reaped by whoever reaps orphans: until then it is a corpse.
-            let state = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-            let gone = rustix::process::test_kill_process(pid).is_err() || state.contains(") Z ");
-            assert!(gone, "{id} of {line}: {state}");
+            // It was killed, and dies in its own time; an orphan is a corpse until somebody reaps it.
+            let gone = async || {
+                let is_corpse =
+                    || std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|it| it.contains(") Z "));
+                while rustix::process::test_kill_process(pid).is_ok() && !is_corpse() {
+                    sleep(LOOK_EVERY).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(30), gone())
+                .await
+                .unwrap_or_else(|_| panic!("{id} of {line} lives"));
         }
     }
 

@@ -17,6 +17,7 @@ use devmind_domain::canonical::hash_json;
 use devmind_domain::conversation::Conversation;
 use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
+use devmind_domain::thread::Deferred;
 use devmind_domain::tool_call::*;
 use devmind_domain::tools::{
     Admission, AtDispatch, Ended, Finish, POLICY_STAGE, Refusal, Registry, Seen, ToolDefinition, ToolOutcome, Verdict,
@@ -52,6 +53,8 @@ pub(super) struct Carried {
     pub outcome: ToolOutcome,
     /// What the model sees of it.
     pub content: String,
+    /// What the tool left for the time after its message.
+    pub deferred: Deferred,
     /// The run was stopped while the call was under way.
     pub stopped: Option<StopReason>,
 }
@@ -59,7 +62,7 @@ pub(super) struct Carried {
 impl Carried {
     /// What the model is told of an outcome that no stage changes.
     pub(super) fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
-        Self { tool_call_id, content: outcome.content(tool), outcome, stopped: None }
+        Self { tool_call_id, content: outcome.content(tool), outcome, deferred: Deferred::default(), stopped: None }
     }
 }
 
@@ -73,26 +76,21 @@ impl Calls {
         let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
         let admission = admit(self.callable(), &planned.call, planned.over_limit);
         let finish = Finish::captured(self.callable(), &admission.tool, self.tools.post_execute());
-        let (ended, stopped) = self.decide_and_run(&tool_call_id, planned, &admission).await?;
+        let Ran { ended, deferred, stopped } = self.decide_and_run(&tool_call_id, planned, &admission).await?;
         let Seen { outcome, content, revisions } = finish.see(&admission.arguments, ended);
         if !revisions.is_empty() {
             self.call_command(&tool_call_id, ToolCallCommand::Revise(revisions)).await?;
         }
-        Ok(Carried { tool_call_id, outcome, content, stopped })
+        Ok(Carried { tool_call_id, outcome, content, deferred, stopped })
     }
 
-    /// Everything up to the recorded result: approval → guards → wrappers around the body. Whether the run was stopped.
-    async fn decide_and_run(
-        &self,
-        id: &ToolCallId,
-        planned: &PlannedCall,
-        admission: &Admission,
-    ) -> Result<(Ended, Option<StopReason>), Halt> {
+    /// Everything up to the recorded result: approval → guards → wrappers around the body.
+    async fn decide_and_run(&self, id: &ToolCallId, planned: &PlannedCall, admission: &Admission) -> Result<Ran, Halt> {
         let parent_tool_call_id = self.parent.clone();
         let request = ToolCallRequested { parent_tool_call_id, ..requested(&self.run, &planned.call.id, admission) };
         if let Some((stage, error)) = refusal(admission, &planned.permission) {
             let by = decider(&planned.permission);
-            return Ok((self.refuse(id, request, stage, error, by).await?, None));
+            return Ok(self.refuse(id, request, stage, error, by).await?.into());
         }
         if let Permission::Allowed(_) = &planned.permission {
             // The decision stands in the call's own stream before the call is dispatched.
@@ -103,28 +101,29 @@ impl Calls {
             let verdict = self.standing(verdict).await?;
             self.decide(id, request.clone(), verdict.decided()).await?;
             if verdict.decision != Decision::Allow {
-                return Ok((ToolOutcome { result: Err(verdict.error()) }.into(), None));
+                return Ok(Ended::from(ToolOutcome { result: Err(verdict.error()) }).into());
             }
         }
         let Some(definition) = self.callable().get(&admission.tool) else {
             let error = tool_error(ErrorCode::UnknownTool, ErrorCode::UnknownTool.help());
-            return Ok((self.refuse(id, request, "resolve", error, "pipeline").await?, None));
+            return Ok(self.refuse(id, request, "resolve", error, "pipeline").await?.into());
         };
         if let Err((by, refusal)) = self.guard(id, planned, definition, &request).await? {
             let error = tool_error(refusal.code, refusal.reason);
-            return Ok((self.refuse(id, request, "guard", error, by).await?, None));
+            return Ok(self.refuse(id, request, "guard", error, by).await?.into());
         }
         if let Some(reason) = self.signal.reason() {
             let error = tool_error(ErrorCode::AbortedBeforeDispatch, ErrorCode::AbortedBeforeDispatch.help());
-            return Ok((self.refuse(id, request, "dispatch", error, "stop").await?, Some(reason)));
+            let ran: Ran = self.refuse(id, request, "dispatch", error, "stop").await?.into();
+            return Ok(Ran { stopped: Some(reason), ..ran });
         }
-        let ended = match admission.target {
+        let Ran { ended, deferred, .. } = match admission.target {
             Target::Server => self.run_in_server(id, definition, request).await?,
-            Target::Device => self.run_on_device(id, definition, request).await?,
+            Target::Device => self.run_on_device(id, definition, request).await?.into(),
         };
         // Whatever was under way was awaited.
         let stopped = self.signal.reason();
-        Ok((Ended { aborted: stopped.is_some(), ..ended }, stopped))
+        Ok(Ran { ended: Ended { aborted: stopped.is_some(), ..ended }, deferred, stopped })
     }
 
     /// Asks the guards about what stands in the log now.
@@ -180,7 +179,7 @@ impl Calls {
         id: &ToolCallId,
         definition: &ToolDefinition,
         request: ToolCallRequested,
-    ) -> Result<Ended, Halt> {
+    ) -> Result<Ran, Halt> {
         let cancel = self.signal.narrowed();
         let mut retries = definition.retries;
         loop {
@@ -195,13 +194,18 @@ impl Calls {
             let Wrapped { ran, overruled } = around(self.tools.wrappers(), &call, &cancel, body).await;
             let Some(ran) = ran.transpose()? else {
                 let (by, error) = overruled.unwrap_or_else(never_ran);
-                return self.refuse(id, request, "execute", error, by).await;
+                return Ok(self.refuse(id, request, "execute", error, by).await?.into());
             };
-            let Attempted { outcome, unrecorded } = ran;
-            let Some(result) = unrecorded else { return Ok(Ended { outcome, overruled, aborted: false }) };
+            let Attempted { outcome, deferred, unrecorded } = ran;
+            let ran = |outcome, overruled| Ran {
+                ended: Ended { outcome, overruled, aborted: false },
+                deferred,
+                stopped: None,
+            };
+            let Some(result) = unrecorded else { return Ok(ran(outcome, overruled)) };
             if overruled.is_some() || self.signal.reason().is_some() {
                 self.record(id, result).await?;
-                return Ok(Ended { outcome, overruled, aborted: false });
+                return Ok(ran(outcome, overruled));
             }
             retries -= 1;
             tracing::warn!(tool_call.id = %id, error.code = ?outcome.error_code(), retries, "a tool is run again");
@@ -236,17 +240,21 @@ impl Calls {
         };
         let state = self.call_command(id, ToolCallCommand::Dispatch(Box::new(dispatch))).await?;
         if let Some(recorded) = &state.result {
-            return Ok(Attempted { outcome: ToolOutcome::of(recorded), unrecorded: None });
+            return Ok(Attempted {
+                outcome: ToolOutcome::of(recorded),
+                deferred: Deferred::default(),
+                unrecorded: None,
+            });
         }
         let started_at = now();
-        let end = if cancel.is_cancelled() {
+        let context = ToolContext::new(id.clone(), cancel);
+        let end = if context.cancel.is_cancelled() {
             // Between its dispatch and its body: nothing ran.
             let code = ErrorCode::AbortedBeforeDispatch;
             BodyEnd { status: ResultStatus::Cancelled, outcome: ToolOutcome::failure(code, code.help()) }
         } else {
-            let live = self.app.live.enter(self, id, &request.model_call_id);
-            let sub_calls = live.as_ref().map(Live::sub_calls);
-            let context = ToolContext { tool_call_id: id.clone(), cancel, sub_calls };
+            let live = self.app.live.enter(self, &context, &request.model_call_id);
+            let context = ToolContext { sub_calls: live.as_ref().map(Live::sub_calls), ..context.clone() };
             clock.begin();
             let end = self.tools.execute(&request.tool, request.arguments.clone(), context).await;
             clock.end();
@@ -267,10 +275,10 @@ impl Calls {
         };
         let passing = outcome.error_code().and_then(|code| ErrorCode::parse(&code)).is_some_and(ErrorCode::retriable);
         if again && passing && status == ResultStatus::Failed {
-            return Ok(Attempted { outcome, unrecorded: Some(result) });
+            return Ok(Attempted { outcome, deferred: Deferred::default(), unrecorded: Some(result) });
         }
         self.record(id, result).await?;
-        Ok(Attempted { outcome, unrecorded: None })
+        Ok(Attempted { outcome, deferred: context.take_deferred(), unrecorded: None })
     }
 
     async fn record(&self, id: &ToolCallId, result: ToolResultRecorded) -> Result<(), Halt> {
@@ -322,9 +330,25 @@ impl Calls {
     }
 }
 
+/// A call up to its recorded result.
+struct Ran {
+    ended: Ended,
+    deferred: Deferred,
+    /// The run was stopped meanwhile.
+    stopped: Option<StopReason>,
+}
+
+impl From<Ended> for Ran {
+    fn from(ended: Ended) -> Self {
+        Self { ended, deferred: Deferred::default(), stopped: None }
+    }
+}
+
 /// One sending of a server call.
 struct Attempted {
     outcome: ToolOutcome,
+    /// What the body left for the time after its message.
+    deferred: Deferred,
     /// What is not recorded yet, because the tool may be run again.
     unrecorded: Option<ToolResultRecorded>,
 }

@@ -4,13 +4,14 @@
 //! call with any other handle is the call of a tool that does not exist, before any policy. A sub-call goes through
 //! the same stages as a model's call and has a stream of its own that names its parent.
 
-use super::call::Calls;
+use super::call::{Calls, Carried};
 use super::execution::Halt;
 use crate::ids::new_secret;
+use crate::tools::ToolContext;
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Approvals, PlannedCall};
 use devmind_domain::conversation::Conversation;
-use devmind_domain::ids::{SUB_CALL_MARK, ToolCallId};
+use devmind_domain::ids::SUB_CALL_MARK;
 use devmind_domain::thread::ModelToolCall;
 use devmind_domain::tools::ToolOutcome;
 use std::collections::HashMap;
@@ -25,6 +26,8 @@ pub struct LiveExecutions(Arc<Mutex<HashMap<String, Arc<Parent>>>>);
 struct Parent {
     /// What its sub-calls share; they are calls of this parent.
     calls: Calls,
+    /// Where what its sub-calls leave is left.
+    context: ToolContext,
     model_call_id: String,
     made: AtomicU32,
 }
@@ -59,9 +62,10 @@ impl Drop for Live {
 
 impl LiveExecutions {
     /// Enters the execution of a call; not where nothing random can be drawn.
-    pub(super) fn enter(&self, calls: &Calls, id: &ToolCallId, model_call_id: &str) -> Option<Live> {
-        let calls = Calls { parent: Some(id.clone()), ..calls.clone() };
-        let parent = Parent { calls, model_call_id: model_call_id.to_owned(), made: AtomicU32::new(0) };
+    pub(super) fn enter(&self, calls: &Calls, context: &ToolContext, model_call_id: &str) -> Option<Live> {
+        let calls = Calls { parent: Some(context.tool_call_id.clone()), ..calls.clone() };
+        let context = context.clone();
+        let parent = Parent { calls, context, model_call_id: model_call_id.to_owned(), made: AtomicU32::new(0) };
         let handle = new_secret().inspect_err(|error| tracing::error!(cause = %error, "no handle")).ok()?;
         self.lock().insert(handle.clone(), Arc::new(parent));
         Some(Live(SubCalls { live: self.clone(), handle }))
@@ -83,7 +87,13 @@ impl SubCalls {
         let number = parent.made.fetch_add(1, Ordering::Relaxed) + 1;
         let call = ModelToolCall { id: format!("{}{SUB_CALL_MARK}{number}", parent.model_call_id), name, arguments };
         match parent.calls.sub_call(call).await {
-            Ok(outcome) => outcome,
+            Ok(carried) => {
+                // Only a success leaves anything, and whether this body succeeds is not known yet.
+                if carried.outcome.ok() {
+                    parent.context.forward(carried.deferred);
+                }
+                carried.outcome
+            }
             Err(halt) => {
                 tracing::error!(run.id = %parent.calls.run.run_id, cause = %halt, "a sub-call was not carried out");
                 ToolOutcome::failure(ErrorCode::AbortedBeforeDispatch, ErrorCode::AbortedBeforeDispatch.help())
@@ -94,13 +104,13 @@ impl SubCalls {
 
 impl Calls {
     /// A program cannot wait for a person: a call that needs one is refused.
-    async fn sub_call(&self, call: ModelToolCall) -> Result<ToolOutcome, Halt> {
+    async fn sub_call(&self, call: ModelToolCall) -> Result<Carried, Halt> {
         let mut approvals = Approvals::of(&Conversation::default(), &self.run.graph_thread_id);
         if let Some(judged) = self.judge(&call, false, false).await? {
             approvals.judged(judged.tool_call_id, judged.call_hash, judged.verdict);
         }
         let permission = approvals.about(self.callable(), &call, false);
-        Ok(self.carry_out(&PlannedCall { call, over_limit: false, permission }).await?.outcome)
+        self.carry_out(&PlannedCall { call, over_limit: false, permission }).await
     }
 }
 

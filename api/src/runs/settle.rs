@@ -8,7 +8,7 @@ use devmind_domain::agent::stand_in_results;
 use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError};
 use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, RecordedEvent, StreamId};
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::thread::{Thread, ThreadCommand, ThreadError, ThreadEvent};
+use devmind_domain::thread::{Deferred, Thread, ThreadCommand, ThreadError, ThreadEvent};
 use devmind_domain::tool_call::ToolCall;
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, LedgerError, LedgerReader, StreamAppend, load};
@@ -157,7 +157,7 @@ fn stand_in_events(
     let mut thread = thread.clone();
     let mut events = Vec::new();
     for observed in stand_in_results(&thread.clone(), &run.graph_thread_id, code_of) {
-        let decided = thread.decide(ThreadCommand::ObserveResult(observed))?;
+        let decided = thread.decide(ThreadCommand::ObserveResult(observed, Deferred::default()))?;
         decided.iter().for_each(|event| thread.evolve(event));
         events.extend(decided);
     }

@@ -99,13 +99,13 @@ impl Execution {
     }
 
     pub(super) async fn observe(&mut self, carried: Carried) -> Result<(), Halt> {
-        let observed = ThreadCommand::ObserveResult(ToolResultObserved {
+        let observed = ToolResultObserved {
             tool_call_id: carried.tool_call_id,
             ok: carried.outcome.ok(),
             error: carried.outcome.error_code(),
             content: carried.content,
-        });
-        let done = self.record(observed).await;
+        };
+        let done = self.record(ThreadCommand::ObserveResult(observed, carried.deferred)).await;
         let Some(reason) = carried.stopped else { return done };
         // Where it cannot be recorded now, the stand-in at the run's end says so: the run ends because it was told to.
         if let Err(error) = done {

@@ -5,15 +5,16 @@ use super::components::{Tone, chip, empty, facts, id, time};
 use super::error::PageResult;
 use super::layout::{Page, Section};
 use super::session::to;
-use super::{Viewer, text};
+use super::{Viewer, grants, text};
 use crate::error::ApiError;
 use crate::http::access::{Subject, record};
+use crate::http::grants::take_back;
 use crate::runs::prepare::prepare_resume;
 use crate::state::App;
 use axum::Router;
 use axum::extract::{Form, Query, State};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use devmind_domain::ErrorCode;
 use devmind_projections::InboxRow;
 use maud::{Markup, html};
@@ -21,7 +22,7 @@ use serde::Deserialize;
 use std::sync::Arc;
 
 pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new().route("/approvals", get(show).post(answer))
+    Router::new().route("/approvals", get(show).post(answer)).route("/approvals/revoke", post(revoke))
 }
 
 /// Whose.
@@ -44,6 +45,7 @@ async fn show(State(app): State<Arc<App>>, viewer: Viewer, Query(query): Query<W
         .filter(|row| row.user_id != caller.user_id)
         .map(|row| Subject::Conversation(row.conversation_id.clone()));
     record(&app, caller, others.collect::<std::collections::BTreeSet<_>>(), "approvals").await?;
+    let allowed = grants::list(&app, caller, (!everybody).then_some(&caller.user_id)).await?;
     let content = html! {
         h1 { "Approvals" }
         @if caller.role.reads_all() {
@@ -54,6 +56,7 @@ async fn show(State(app): State<Arc<App>>, viewer: Viewer, Query(query): Query<W
         }
         @if rows.is_empty() { (empty("Nothing waits", html! { "When a run needs a decision before it calls a tool, it stands here." })) }
         @for row in &rows { (card(row, row.user_id == caller.user_id && caller.role.changes())) }
+        (grants::shown(&allowed, caller))
     };
     Ok(Page::new("Approvals", Section::Approvals).style("audit.css").script("audit.js").show(&viewer, content))
 }
@@ -80,6 +83,7 @@ fn card(row: &InboxRow, own: bool) -> Markup {
                     button.danger type="submit" name="approved" value="false" { "Refuse" }
                     button type="submit" name="approved" value="true" { "Allow once" }
                 }
+                (grants::offer(approval, "/approvals"))
             } @else { p.quiet { "Its owner decides." } }
         }
     }
@@ -90,6 +94,8 @@ fn card(row: &InboxRow, own: bool) -> Markup {
 struct Decision {
     interrupt_id: String,
     approved: bool,
+    #[serde(default)]
+    grant: String,
 }
 
 async fn answer(State(app): State<Arc<App>>, viewer: Viewer, Form(decision): Form<Decision>) -> PageResult<Response> {
@@ -99,7 +105,25 @@ async fn answer(State(app): State<Arc<App>>, viewer: Viewer, Form(decision): For
     // The same key as the conversation's page has: whichever is pressed first counts, pressing twice is once.
     let key = format!("approval:{}", decision.interrupt_id);
     let decisions = vec![(decision.interrupt_id.as_str().into(), decision.approved)];
-    let prepared = prepare_resume(&app, &viewer.caller.user_id, key, decisions, Vec::new()).await?;
-    super::chat::go_on(&app, &prepared).await?;
+    let grants = grants::read(&decision.grant)?.map(|grant| (decision.interrupt_id.as_str().into(), grant));
+    let grants = grants.into_iter().collect();
+    let prepared = prepare_resume(&app, &viewer.caller.user_id, key, decisions, grants).await?;
+    super::chat::go_on(&app, &viewer.caller.user_id, &prepared).await?;
     Ok(to(&chat_link(prepared.conversation_id.as_str())))
+}
+
+/// What is to count no more.
+#[derive(Deserialize)]
+struct Revocation {
+    conversation_id: String,
+    grant_id: String,
+}
+
+async fn revoke(State(app): State<Arc<App>>, viewer: Viewer, Form(which): Form<Revocation>) -> PageResult<Response> {
+    if !viewer.caller.role.changes() {
+        return Err(ApiError::of(ErrorCode::ReadOnlyRole).into());
+    }
+    let (id, grant) = (which.conversation_id.into(), which.grant_id.into());
+    take_back(&app, &viewer.caller.user_id, &id, &grant).await?;
+    Ok(to("/approvals#grants"))
 }

@@ -123,12 +123,14 @@ impl<'a> Page<'a> {
 }
 
 fn who(viewer: &Viewer) -> Markup {
-    let name = viewer.caller.user_id.as_str();
+    let name = html! {
+        span.visually-hidden { "You are " }
+        bdi { (viewer.caller.user_id.as_str()) }
+        @if viewer.caller.role != Role::User { span.quiet { " " (viewer.caller.role.as_str()) } }
+    };
     html! {
-        a.who href="/sign-in" title="Who you are here" {
-            span.visually-hidden { "You are " }
-            bdi { (name) }
-            @if viewer.caller.role != Role::User { span.quiet { " " (viewer.caller.role.as_str()) } }
-        }
+        // The device's program says who looks: nobody signs in within its window.
+        @if viewer.device.is_some() { span.who title="The device's user" { (name) } }
+        @else { a.who href="/sign-in" title="Who you are here" { (name) } }
     }
 }

@@ -10,13 +10,14 @@ mod audit;
 mod chat;
 pub mod components;
 pub mod error;
+mod grants;
 pub mod layout;
 mod operations;
 mod session;
 mod shortcuts;
 pub mod text;
 
-pub use audit::Verification;
+pub use audit::{Kept as KeptBundles, Verification};
 pub use error::PageResult;
 pub use session::{Viewer, utf8_percent};
 

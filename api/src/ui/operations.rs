@@ -12,6 +12,7 @@ use crate::state::App;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::get;
+use devmind_domain::ids::UserId;
 use devmind_projections::{DeviceRow, ProjectionStatus, ToolCallRow};
 use maud::{Markup, html};
 use std::collections::BTreeSet;
@@ -65,7 +66,7 @@ async fn show(State(app): State<Arc<App>>, viewer: Viewer) -> PageResult {
             (servers_table(&servers, all))
         }
         h2 { @if all { "Devices" } @else { "Your devices" } }
-        (devices_table(&devices, all))
+        (devices_table(&devices, all, &caller.user_id))
         h2 { @if all { "Calls without a final outcome" } @else { "Your calls without a final outcome" } }
         (calls_list(&calls, more))
     };
@@ -139,7 +140,8 @@ fn servers_table(servers: &[mcp::Status], all: bool) -> Markup {
     }
 }
 
-fn devices_table(devices: &[DeviceRow], owners: bool) -> Markup {
+/// What a computer and its workspace are called is for their own user to see.
+fn devices_table(devices: &[DeviceRow], owners: bool, viewer: &UserId) -> Markup {
     if devices.is_empty() {
         return empty(
             "No device has connected",
@@ -152,7 +154,13 @@ fn devices_table(devices: &[DeviceRow], owners: bool) -> Markup {
                 thead { tr { th scope="col" { "Device" } @if owners { th scope="col" { "Owner" } } th scope="col" { "State" } th scope="col" { "Last seen" } th.number scope="col" { "Tools" } } }
                 tbody { @for device in devices {
                     tr {
-                        th scope="row" { a href=(format!("/log?stream={}", utf8_percent(&format!("device/{}/{}", device.user_id, device.device_id)))) { (text::inline(device.device_id.as_str())) } }
+                        th scope="row" { a href=(format!("/log?stream={}", utf8_percent(&format!("device/{}/{}", device.user_id, device.device_id)))) { (text::inline(device.device_id.as_str())) }
+                            @if device.user_id == *viewer {
+                                @for (what, name) in [("workspace", &device.workspace), ("computer", &device.computer)] {
+                                    @if let Some(name) = name { " " span.hint { (what) " " (text::inline(name)) } }
+                                }
+                            }
+                        }
                         @if owners { td { (text::inline(device.user_id.as_str())) } }
                         td {
                             @if device.online { (chip(Tone::Good, "connected")) }

@@ -18,27 +18,37 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use devmind_domain::ErrorCode;
 use devmind_domain::event::Role;
+use devmind_domain::ids::DeviceId;
 use maud::{Markup, html};
 use serde::Deserialize;
 use std::sync::Arc;
+
+/// Names the computer that a page is shown on, where its device program shows it.
+const DEVICE_HEADER: &str = "x-devmind-device";
 
 /// Who looks at a page.
 #[derive(Clone, Debug)]
 pub struct Viewer {
     /// Who it is.
     pub caller: Caller,
+    /// The computer whose device program shows the page, in a frame of its own page.
+    pub device: Option<DeviceId>,
 }
 
 impl FromRequestParts<Arc<App>> for Viewer {
     type Rejection = PageError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, PageError> {
-        who(app, &parts.headers).map(|caller| Self { caller }).map_err(PageError)
+        Self::of(app, &parts.headers).map_err(PageError)
     }
 }
 
-fn who(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
-    app.identities.identify(headers).or_else(|error| app.identities.local(headers).ok_or(error))
+impl Viewer {
+    fn of(app: &App, headers: &HeaderMap) -> Result<Self, ApiError> {
+        let caller = app.identities.identify(headers).or_else(|error| app.identities.local(headers).ok_or(error))?;
+        let device = headers.get(DEVICE_HEADER).and_then(|id| id.to_str().ok()).map(DeviceId::from);
+        Ok(Self { caller, device })
+    }
 }
 
 pub(super) fn routes() -> Router<Arc<App>> {
@@ -79,13 +89,13 @@ struct Afterwards {
 }
 
 async fn show(State(app): State<Arc<App>>, Query(query): Query<Afterwards>, headers: HeaderMap) -> Response {
-    match (who(&app, &headers), query.signed_in) {
+    match (Viewer::of(&app, &headers), query.signed_in) {
         (Ok(_), Some(_)) => to(&within(&query.next)),
         (Err(_), Some(_)) => {
             let message = "your browser did not keep the sign-in: it needs cookies, and from another machine HTTPS";
             refused(&app, &headers, &query.next, &ApiError::new(ErrorCode::Unauthenticated, message))
         }
-        (known, None) => form(&app, &headers, known.ok().as_ref(), &query.next, html! {}).into_response(),
+        (known, None) => form(&app, &headers, known.ok(), &query.next, html! {}).into_response(),
     }
 }
 
@@ -138,18 +148,22 @@ async fn sign_out(headers: HeaderMap) -> Response {
 
 fn refused(app: &App, headers: &HeaderMap, next: &str, error: &ApiError) -> Response {
     let problem = html! { div.card.bad role="alert" { p { (text::inline(&error.message)) } } };
-    (StatusCode::UNAUTHORIZED, form(app, headers, who(app, headers).ok().as_ref(), next, problem)).into_response()
+    (StatusCode::UNAUTHORIZED, form(app, headers, Viewer::of(app, headers).ok(), next, problem)).into_response()
 }
 
-fn form(app: &App, headers: &HeaderMap, caller: Option<&Caller>, next: &str, problem: Markup) -> Markup {
-    let names = app.identities.counts_names(headers);
+fn form(app: &App, headers: &HeaderMap, viewer: Option<Viewer>, next: &str, problem: Markup) -> Markup {
+    let caller = viewer.as_ref().map(|viewer| &viewer.caller);
+    // The device's program asks as its own user, whatever a browser would say.
+    let framed = viewer.as_ref().is_some_and(|viewer| viewer.device.is_some());
+    let names = app.identities.counts_names(headers) && !framed;
     let content = html! {
         h1 { "Who you are" }
         (problem)
         @if let Some(caller) = caller {
             p { "You are " strong { bdi { (caller.user_id.as_str()) } } ", " (role_words(caller.role)) "." }
         }
-        @if !app.identities.tokens.is_empty() {
+        @if framed { p { "This window shows the pages as the device's own user. To look as somebody else, open the server's address in a browser." } }
+        @if !app.identities.tokens.is_empty() && !framed {
             form.card method="post" action="/sign-in" {
                 h2 { "Sign in with your token" }
                 input type="hidden" name="next" value=(next);
@@ -176,13 +190,13 @@ fn form(app: &App, headers: &HeaderMap, caller: Option<&Caller>, next: &str, pro
                 button type="submit" { "Go on as this person" }
             }
         }
-        @if caller.is_some() && !names {
+        @if caller.is_some() && !names && !framed {
             form method="post" action="/sign-out" { button.quiet type="submit" { "Sign out" } }
         }
     };
     let page = Page::new("Who you are", Section::None);
-    match caller {
-        Some(caller) => page.show(&Viewer { caller: caller.clone() }, content),
+    match &viewer {
+        Some(viewer) => page.show(viewer, content),
         None => page.nobody(content),
     }
 }

@@ -24,6 +24,7 @@ use crate::error::DeviceError;
 use crate::journal::Journal;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::{ConnectionId, DeviceId};
+use devmind_domain::protocol::Names;
 use lost::Lost;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,6 +69,7 @@ pub(crate) struct Link {
     pub(crate) backoff: Backoff,
     pub(crate) device_id: DeviceId,
     pub(crate) instance_id: String,
+    pub(crate) names: Names,
     pub(crate) journal: Arc<Journal>,
     pub(crate) calls: Arc<Calls>,
     pub(crate) health: watch::Sender<Health>,

@@ -139,6 +139,7 @@ async fn register(
         journal_epoch: link.journal.epoch(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         protocol_version: PROTOCOL_VERSION,
+        names: link.names.clone(),
     });
     let ended = |_| Lost::retry("the connection ended");
     queue.send(Outgoing::Frame(register)).await.map_err(ended)?;

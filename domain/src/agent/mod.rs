@@ -4,6 +4,7 @@
 //! Calling models and tools is left to the implementor of [`AgentPorts`].
 
 mod approvals;
+mod conclusion;
 mod context;
 mod next_step;
 mod prompt;
@@ -14,6 +15,7 @@ mod stand_in;
 mod tests;
 
 pub use approvals::*;
+pub use conclusion::*;
 pub use context::*;
 pub use next_step::*;
 pub use prompt::*;

@@ -1,6 +1,7 @@
 //! What the agent does next.
 
 use super::approvals::{Approvals, Permission};
+use super::conclusion::concluded;
 use crate::ErrorCode;
 use crate::ids::MessageId;
 use crate::limits::{MAX_MODEL_ROUNDS_PER_RUN, MAX_TOOL_CALLS_PER_RUN};
@@ -21,7 +22,7 @@ pub enum Step {
     RunTools(Vec<PlannedCall>),
     /// These calls wait for a person; everything else of the latest answer is done.
     AwaitApproval(Vec<PlannedCall>),
-    /// The latest answer is the turn's answer.
+    /// The turn has its answer: the latest one of the model, or what a tool gave that ended the turn.
     Finish {
         /// The answer's message.
         message_id: MessageId,
@@ -81,6 +82,9 @@ pub fn next_step(thread: &Thread, approvals: &Approvals, tools: &Registry) -> St
     }
     if !undecided.is_empty() {
         return Step::AwaitApproval(undecided);
+    }
+    if let Some((message_id, answer)) = concluded(last) {
+        return Step::Finish { message_id, answer };
     }
     if last.calls.is_empty() {
         return Step::Finish { message_id: last.message_id.clone(), answer: last.content.clone() };

@@ -48,7 +48,7 @@ impl Message {
 }
 
 /// What the next question to the model holds: the context, then every answer of this thread, each
-/// call followed by exactly one result, in the model's order.
+/// call followed by exactly one result, in the model's order; after all results of an answer, what its calls left.
 pub fn prompt(context: &[Message], thread: &Thread) -> Vec<Message> {
     let mut messages = context.to_vec();
     for exchange in &thread.exchanges {
@@ -57,6 +57,9 @@ pub fn prompt(context: &[Message], thread: &Thread) -> Vec<Message> {
             if let Some(result) = exchange.result_of(&call.id) {
                 messages.push(Message::Tool { tool_call_id: call.id.clone(), content: result.content.clone() });
             }
+        }
+        if exchange.unanswered().next().is_none() {
+            messages.extend(exchange.contexts().map(|message| Message::User { content: message.to_owned() }));
         }
     }
     messages

@@ -1,6 +1,7 @@
 //! The agent's decisions, its prompt and its loop.
 
 mod approvals;
+mod conclusion;
 mod schedule;
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use crate::event::{Role, event_set};
 use crate::ids::*;
-use crate::protocol::RegisteredTool;
+use crate::protocol::{Names, RegisteredTool};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,16 @@ pub struct DeviceConnected {
     pub version: String,
     /// Where it connected from.
     pub remote: String,
+}
+
+/// The device says what it is called: recorded where it differs from what it said last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceDescribed {
+    /// The socket.
+    pub connection_id: ConnectionId,
+    /// The names; absent ones are not said, or no longer.
+    #[serde(flatten)]
+    pub names: Names,
 }
 
 /// The device's tools changed.
@@ -92,6 +102,7 @@ event_set! {
         DeviceTicketIssued = 1,
         DeviceTicketConsumed = 1,
         DeviceConnected = 1,
+        DeviceDescribed = 1,
         ToolRegistrySynced = 1,
         DeviceDisconnected = 1,
         DeviceReplaced = 1,

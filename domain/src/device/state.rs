@@ -7,7 +7,7 @@ use crate::conversation::Claim;
 use crate::event::{AggregateType, Role};
 use crate::ids::*;
 use crate::limits::{MAX_OPEN_TICKETS, TICKET_TTL_MS};
-use crate::protocol::RegisteredTool;
+use crate::protocol::{Names, RegisteredTool};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,6 +43,8 @@ pub enum DeviceCommand {
         version: String,
         /// Where it connected from.
         remote: String,
+        /// What it is called.
+        names: Names,
     },
     /// Replaces the set of tools.
     SyncRegistry {
@@ -116,6 +118,8 @@ pub struct Device {
     pub tools: Vec<RegisteredTool>,
     /// Whether there was a sync at all: a first one without tools is news as well.
     pub synced: bool,
+    /// What it said last that it is called.
+    pub names: Names,
 }
 
 /// The socket that counts.
@@ -147,7 +151,7 @@ impl Device {
 
 impl Decider for Device {
     const TYPE: AggregateType = AggregateType::Device;
-    const STATE_VERSION: u32 = 2;
+    const STATE_VERSION: u32 = 3;
     type Command = DeviceCommand;
     type Event = DeviceEvent;
     type Error = DeviceError;
@@ -169,6 +173,7 @@ impl Decider for Device {
                 journal_epoch,
                 version,
                 remote,
+                names,
             } => {
                 // One instance of the program opens its journal once, so the same epoch may come
                 // again after a lost socket; a lower one is an older copy.
@@ -185,6 +190,8 @@ impl Decider for Device {
                         .into(),
                     );
                 }
+                let described = (names != self.names)
+                    .then(|| DeviceDescribed { connection_id: connection_id.clone(), names }.into());
                 events.push(
                     DeviceConnected {
                         connection_id,
@@ -199,6 +206,7 @@ impl Decider for Device {
                     }
                     .into(),
                 );
+                events.extend(described);
                 Ok(events)
             }
             DeviceCommand::SyncRegistry { connection_id, .. } if !self.is_current(&connection_id) => {
@@ -233,6 +241,7 @@ impl Decider for Device {
                     journal_id: e.journal_id.clone(),
                 });
             }
+            DeviceEvent::DeviceDescribed(e) => self.names.clone_from(&e.names),
             DeviceEvent::ToolRegistrySynced(e) => {
                 self.tools.clone_from(&e.tools);
                 self.synced = true;

@@ -5,8 +5,8 @@ use crate::ErrorCode;
 use crate::aggregate::Decider;
 use crate::conversation::Claim;
 use crate::event::Role;
-use crate::limits::{MAX_OPEN_TICKETS, TICKET_TTL_MS};
-use crate::protocol::RegisteredTool;
+use crate::limits::{MAX_DEVICE_NAME_CHARS, MAX_OPEN_TICKETS, TICKET_TTL_MS};
+use crate::protocol::{Names, RegisteredTool};
 use crate::time::Timestamp;
 use crate::tool_call::Risk;
 use cqrs_es::test::TestFramework;
@@ -44,6 +44,7 @@ fn connect(socket: &str, journal: &str, journal_epoch: u64) -> Command {
         journal_epoch,
         version: "0.1.0".into(),
         remote: "127.0.0.1:5".into(),
+        names: Names::default(),
     }
 }
 fn connected(socket: &str, connection_epoch: u64, journal: &str, journal_epoch: u64) -> Event {
@@ -123,6 +124,29 @@ fn every_socket_has_the_next_epoch() {
     check(&[], connect("s1", "j", 1), Ok(vec![connected("s1", 1, "j", 1)]));
     let given = [connected("s1", 1, "j", 1), disconnected("s1")];
     check(&given, connect("s2", "j", 1), Ok(vec![connected("s2", 2, "j", 1)]));
+}
+
+#[test]
+fn what_a_device_is_called_is_recorded_only_where_it_differs_and_never_longer_than_the_limit() {
+    let call = |names: &Names| match connect("s2", "j", 1) {
+        Command::Connect { connection_id, holder, instance_id, journal_id, journal_epoch, version, remote, .. } => {
+            let names = names.clone();
+            Command::Connect { connection_id, holder, instance_id, journal_id, journal_epoch, version, remote, names }
+        }
+        other => other,
+    };
+    let described = |socket: &str, names: &Names| {
+        Event::from(DeviceDescribed { connection_id: socket.into(), names: names.clone() })
+    };
+    let names = Names::new(Some("laptop".into()), Some("project".into()));
+    let given = vec![connected("s1", 1, "j", 1), described("s1", &names), disconnected("s1")];
+    let again = connected("s2", 2, "j", 1);
+    check(&given, call(&names), Ok(vec![again.clone()]));
+    for other in [Names::new(Some("laptop".into()), Some("other".into())), Names::default()] {
+        check(&given, call(&other), Ok(vec![again.clone(), described("s2", &other)]));
+    }
+    let long = Names::new(Some(String::new()), Some("é".repeat(MAX_DEVICE_NAME_CHARS + 1)));
+    assert_eq!(long, Names { computer: None, workspace: Some("é".repeat(MAX_DEVICE_NAME_CHARS)) });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The frames themselves.
 
 use crate::ids::*;
+use crate::limits::MAX_DEVICE_NAME_CHARS;
 use crate::time::Timestamp;
 use crate::tool_call::{CancelReason, Disposition, Phase, ResultStatus, Risk, ToolError};
 use serde::{Deserialize, Serialize};
@@ -196,6 +197,32 @@ pub struct Register {
     pub version: String,
     /// [`super::PROTOCOL_VERSION`].
     pub protocol_version: u32,
+    /// What its user calls it, where the program says it.
+    #[serde(flatten)]
+    pub names: Names,
+}
+
+/// What a device is called, for its own user to tell it from others. Both are optional: a program that knows
+/// neither loses nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Names {
+    /// The computer's name in its network, at most [`crate::limits::MAX_DEVICE_NAME_CHARS`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub computer: Option<String>,
+    /// The name of the workspace's folder, at most as long; never the path that leads to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+}
+
+impl Names {
+    /// Names that are not too long; what is longer is cut, and empty ones are none.
+    pub fn new(computer: Option<String>, workspace: Option<String>) -> Self {
+        let short = |name: Option<String>| {
+            let name: String = name?.chars().take(MAX_DEVICE_NAME_CHARS).collect();
+            Some(name).filter(|name| !name.is_empty())
+        };
+        Self { computer: short(computer), workspace: short(workspace) }
+    }
 }
 
 /// What a registered device needs to know.

@@ -2,6 +2,7 @@
 //! structure, which the rules need.
 
 use crate::conversation::{ConversationEvent, GrantScope};
+use crate::device::DeviceEvent;
 use crate::event::DomainEvent;
 use crate::history::HistoryEvent;
 use crate::thread::ThreadEvent;
@@ -21,9 +22,10 @@ pub fn without_content(event: DomainEvent) -> Option<DomainEvent> {
         DomainEvent::Thread(event) => thread(event).map(DomainEvent::Thread),
         DomainEvent::ToolCall(event) => tool_call(event).map(DomainEvent::ToolCall),
         DomainEvent::History(event) => history(event).map(DomainEvent::History),
+        DomainEvent::Device(event) => device(event).map(DomainEvent::Device),
         // What the operator configured: what was a person's own is in the calls.
         DomainEvent::ToolSet(_) => None,
-        DomainEvent::Device(_) | DomainEvent::Node(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => None,
+        DomainEvent::Node(_) | DomainEvent::Redaction(_) | DomainEvent::Projection(_) => None,
     }
 }
 
@@ -77,6 +79,22 @@ fn conversation(mut event: ConversationEvent) -> Option<ConversationEvent> {
     Some(event)
 }
 
+fn device(mut event: DeviceEvent) -> Option<DeviceEvent> {
+    match &mut event {
+        DeviceEvent::DeviceDescribed(e) => {
+            e.names.computer.iter_mut().chain(&mut e.names.workspace).for_each(redacted_text);
+        }
+        DeviceEvent::DeviceTicketIssued(_)
+        | DeviceEvent::DeviceTicketConsumed(_)
+        | DeviceEvent::DeviceConnected(_)
+        | DeviceEvent::ToolRegistrySynced(_)
+        | DeviceEvent::DeviceDisconnected(_)
+        | DeviceEvent::DeviceReplaced(_)
+        | DeviceEvent::DeviceRead(_) => return None,
+    }
+    Some(event)
+}
+
 fn history(mut event: HistoryEvent) -> Option<HistoryEvent> {
     match &mut event {
         HistoryEvent::ForeignRecordKept(e) => redacted_text(&mut e.text),
@@ -95,7 +113,8 @@ fn thread(mut event: ThreadEvent) -> Option<ThreadEvent> {
         }
         ThreadEvent::ModelFailed(e) => redacted_text(&mut e.message),
         ThreadEvent::ToolResultObserved(e) => redacted_text(&mut e.content),
-        ThreadEvent::ThreadStarted(_) | ThreadEvent::ModelRequested(_) => return None,
+        ThreadEvent::ContextDeferred(e) => redacted_text(&mut e.message),
+        ThreadEvent::ThreadStarted(_) | ThreadEvent::ModelRequested(_) | ThreadEvent::TurnConcluded(_) => return None,
     }
     Some(event)
 }

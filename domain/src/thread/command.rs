@@ -15,8 +15,17 @@ pub enum ThreadCommand {
     RecordResponse(ModelResponded),
     /// It failed.
     RecordFailure(ModelFailed),
-    /// A call of the latest answer has its result.
-    ObserveResult(ToolResultObserved),
+    /// A call of the latest answer has its result, and leaves this where it succeeded.
+    ObserveResult(ToolResultObserved, Deferred),
+}
+
+/// What a tool leaves for the time after all results of its message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deferred {
+    /// What the model is told then, each as a message of its own.
+    pub contexts: Vec<String>,
+    /// Whether the turn ends then.
+    pub concludes_turn: bool,
 }
 
 /// A refusal: the fact does not follow from what is there.
@@ -39,6 +48,9 @@ pub enum ThreadError {
     /// Nobody asked the model.
     #[error("the model was not asked")]
     NotAsked,
+    /// A tool has ended the turn.
+    #[error("a tool has ended the turn")]
+    Concluded,
     /// Calls of the last answer wait for their results.
     #[error("calls of the last answer have no result yet")]
     ResultsMissing,

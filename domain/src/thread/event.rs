@@ -149,6 +149,22 @@ pub struct ToolResultObserved {
     pub error: Option<String>,
 }
 
+/// A tool's success has something to tell the model, after all results of its message.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContextDeferred {
+    /// The call.
+    pub tool_call_id: ToolCallId,
+    /// What the model is told, as a message of its own.
+    pub message: String,
+}
+
+/// A tool's success ends the turn: once all results of its message are there, the model is not asked again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TurnConcluded {
+    /// The call.
+    pub tool_call_id: ToolCallId,
+}
+
 event_set! {
     /// What can happen in a thread.
     ThreadEvent of Thread {
@@ -158,5 +174,7 @@ event_set! {
         ModelResponded = 1,
         ModelFailed = 1,
         ToolResultObserved = 1,
+        ContextDeferred = 1,
+        TurnConcluded = 1,
     }
 }

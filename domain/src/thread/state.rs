@@ -37,6 +37,10 @@ pub struct Exchange {
     pub calls: Vec<ModelToolCall>,
     /// Their results, in the order they came.
     pub results: Vec<ToolResultObserved>,
+    /// What the model is told after all of them, in the order it came.
+    pub contexts: Vec<ContextDeferred>,
+    /// The calls that end the turn, in the order they did.
+    pub concluded_by: Vec<ToolCallId>,
 }
 
 /// A streamed text that has not become an answer yet.
@@ -52,6 +56,21 @@ impl Exchange {
     /// The result of a call, by the model's id of it.
     pub fn result_of(&self, model_call_id: &str) -> Option<&ToolResultObserved> {
         self.results.iter().find(|result| is_call(&result.tool_call_id, model_call_id))
+    }
+
+    /// What the model is told after all results: by the model's order of the calls, as each of them left it.
+    pub fn contexts(&self) -> impl Iterator<Item = &str> {
+        let left_by = |call: &ModelToolCall| {
+            let id = call.id.clone();
+            self.contexts.iter().filter(move |context| is_call(&context.tool_call_id, &id))
+        };
+        self.calls.iter().flat_map(left_by).map(|context| context.message.as_str())
+    }
+
+    /// The results of the calls that end the turn, in the model's order.
+    pub fn concluding(&self) -> impl Iterator<Item = &ToolResultObserved> {
+        let concludes = |call: &&ModelToolCall| self.concluded_by.iter().any(|id| is_call(id, &call.id));
+        self.calls.iter().filter(concludes).filter_map(|call| self.result_of(&call.id))
     }
 
     /// Calls that have no result yet, in the model's order.
@@ -142,6 +161,9 @@ impl Decider for Thread {
                 if self.exchanges.last().is_some_and(|last| last.unanswered().next().is_some()) {
                     return Err(ThreadError::ResultsMissing);
                 }
+                if self.exchanges.last().is_some_and(|last| !last.concluded_by.is_empty()) {
+                    return Err(ThreadError::Concluded);
+                }
                 let expected = self.rounds() + 1;
                 if event.round != expected {
                     return Err(ThreadError::WrongRound { expected, got: event.round });
@@ -164,10 +186,20 @@ impl Decider for Thread {
                 self.in_round(event.round)?;
                 Ok(vec![event.into()])
             }
-            ThreadCommand::ObserveResult(event) => {
+            ThreadCommand::ObserveResult(event, deferred) => {
                 let last = self.exchanges.last().ok_or(ThreadError::UnexpectedResult)?;
                 let waits = last.unanswered().any(|call| is_call(&event.tool_call_id, &call.id));
-                if waits { Ok(vec![event.into()]) } else { Err(ThreadError::UnexpectedResult) }
+                if !waits {
+                    return Err(ThreadError::UnexpectedResult);
+                }
+                let tool_call_id = event.tool_call_id.clone();
+                // A failure leaves nothing.
+                let deferred = if event.ok { deferred } else { Deferred::default() };
+                let mut events = vec![event.into()];
+                let context = |message| ContextDeferred { tool_call_id: tool_call_id.clone(), message }.into();
+                events.extend(deferred.contexts.into_iter().map(context));
+                events.extend(deferred.concludes_turn.then(|| TurnConcluded { tool_call_id }.into()));
+                Ok(events)
             }
         }
     }
@@ -176,7 +208,8 @@ impl Decider for Thread {
         let held = |exchange: &Exchange| {
             let calls: usize = exchange.calls.iter().map(|call| call.arguments.len()).sum();
             let results: usize = exchange.results.iter().map(|result| result.content.len()).sum();
-            exchange.content.len() + calls + results
+            let contexts: usize = exchange.contexts.iter().map(|context| context.message.len()).sum();
+            exchange.content.len() + calls + results + contexts
         };
         self.exchanges.iter().map(held).sum::<usize>() + self.progress.as_ref().map_or(0, |open| open.text.len())
     }
@@ -202,6 +235,8 @@ impl Decider for Thread {
                     content: e.content.clone(),
                     calls: e.tool_calls.clone(),
                     results: Vec::new(),
+                    contexts: Vec::new(),
+                    concluded_by: Vec::new(),
                 });
             }
             ThreadEvent::ModelFailed(e) => {
@@ -211,6 +246,16 @@ impl Decider for Thread {
             ThreadEvent::ToolResultObserved(e) => {
                 if let Some(last) = self.exchanges.last_mut() {
                     last.results.push(e.clone());
+                }
+            }
+            ThreadEvent::ContextDeferred(e) => {
+                if let Some(last) = self.exchanges.last_mut() {
+                    last.contexts.push(e.clone());
+                }
+            }
+            ThreadEvent::TurnConcluded(e) => {
+                if let Some(last) = self.exchanges.last_mut() {
+                    last.concluded_by.push(e.tool_call_id.clone());
                 }
             }
         }

@@ -61,6 +61,9 @@ fn result(call: &str) -> ToolResultObserved {
         error: None,
     }
 }
+fn observe(result: ToolResultObserved) -> Command {
+    Command::ObserveResult(result, Deferred::default())
+}
 fn asked() -> Vec<Event> {
     vec![start().into(), request(1).into()]
 }
@@ -82,7 +85,7 @@ fn a_thread_begins_once_and_nothing_comes_before_it() {
         Command::Progress(piece("m", "x")),
         Command::RecordResponse(response(1, &[])),
         Command::RecordFailure(failure(1)),
-        Command::ObserveResult(result("a")),
+        observe(result("a")),
     ] {
         check(&[], command, Err(ThreadError::NotStarted));
     }
@@ -137,14 +140,14 @@ fn the_model_is_not_asked_before_every_call_has_its_result() {
 #[test]
 fn results_are_taken_in_any_order_each_once_and_only_for_calls_that_were_made() {
     let given = answered(&["a", "b:1"]);
-    check(&given, Command::ObserveResult(result("b:1")), Ok(vec![result("b:1").into()]));
-    check(&given, Command::ObserveResult(result("c")), Err(ThreadError::UnexpectedResult));
-    check(&given, Command::ObserveResult(result("1")), Err(ThreadError::UnexpectedResult));
-    check(&asked(), Command::ObserveResult(result("a")), Err(ThreadError::UnexpectedResult));
+    check(&given, observe(result("b:1")), Ok(vec![result("b:1").into()]));
+    check(&given, observe(result("c")), Err(ThreadError::UnexpectedResult));
+    check(&given, observe(result("1")), Err(ThreadError::UnexpectedResult));
+    check(&asked(), observe(result("a")), Err(ThreadError::UnexpectedResult));
     let once = [given, vec![result("a").into()]].concat();
-    check(&once, Command::ObserveResult(result("a")), Err(ThreadError::UnexpectedResult));
+    check(&once, observe(result("a")), Err(ThreadError::UnexpectedResult));
     let next = [once, vec![result("b:1").into(), request(2).into(), response(2, &["c"]).into()]].concat();
-    check(&next, Command::ObserveResult(result("a")), Err(ThreadError::UnexpectedResult));
+    check(&next, observe(result("a")), Err(ThreadError::UnexpectedResult));
 }
 
 #[test]
@@ -236,4 +239,32 @@ fn the_fold_keeps_the_first_result_of_a_call_and_names_what_is_unanswered() {
     assert_eq!(last.result_of("a"), Some(&result("a")));
     assert_eq!(last.unanswered().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["b"]);
     assert_eq!(thread.rounds(), 1);
+}
+
+#[test]
+fn only_a_success_leaves_contexts_and_ends_the_turn_and_a_turn_that_has_ended_asks_no_model() {
+    let deferred = |contexts: &[&str], concludes_turn| Deferred {
+        contexts: contexts.iter().map(|text| (*text).to_owned()).collect(),
+        concludes_turn,
+    };
+    let context = |call: &str, message: &str| {
+        ContextDeferred { tool_call_id: ToolCallId::of(&"g".into(), call), message: message.into() }.into()
+    };
+    let concluded: Event = TurnConcluded { tool_call_id: ToolCallId::of(&"g".into(), "a") }.into();
+    let failed = || ToolResultObserved { ok: false, error: Some("IO_ERROR".into()), ..result("a") };
+    let given = answered(&["a", "b"]);
+    for (result, deferred, expected) in [
+        (result("a"), deferred(&[], false), vec![]),
+        (result("a"), deferred(&["x", "y"], false), vec![context("a", "x"), context("a", "y")]),
+        (result("a"), deferred(&["x"], true), vec![context("a", "x"), concluded.clone()]),
+        (failed(), deferred(&["x"], true), vec![]),
+    ] {
+        let expected = [vec![result.clone().into()], expected].concat();
+        check(&given, Command::ObserveResult(result, deferred), Ok(expected));
+    }
+    let ended = [given, vec![result("a").into(), context("a", "x"), concluded]].concat();
+    check(&ended, Command::RequestModel(request(2)), Err(ThreadError::ResultsMissing));
+    check(&ended, observe(result("b")), Ok(vec![result("b").into()]));
+    let all = [ended, vec![result("b").into()]].concat();
+    check(&all, Command::RequestModel(request(2)), Err(ThreadError::Concluded));
 }

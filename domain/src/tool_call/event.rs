@@ -3,7 +3,7 @@
 use crate::event::event_set;
 use crate::ids::*;
 use crate::time::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// Where a tool runs.
@@ -247,8 +247,8 @@ pub struct ToolResultRecorded {
     pub executed_attempt_no: u32,
     /// How it ended.
     pub status: ResultStatus,
-    /// What it gave.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// What it gave; `null` is a value.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
     pub output: Option<Value>,
     /// SHA-256 of the output's canonical text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -267,6 +267,11 @@ pub struct ToolResultRecorded {
     /// The socket it came on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_id: Option<ConnectionId>,
+}
+
+/// A field that is there holds a value, whatever it is.
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// A later stage changed what the model sees of a settled call.

@@ -59,14 +59,16 @@ impl ToolCall {
     }
 
     /// What the policies decided about the call, if that is recorded: it counts, whatever the rules have become. What
-    /// was sent, or a person allowed, was allowed. In logs from before there were policies the question to a person
-    /// stands at the stage of its answer.
+    /// was sent was allowed. Where a person's answer stands in its place, a person was asked, and what that person said
+    /// is the conversation's to tell; so it is in logs from before there were policies.
     pub fn verdict(&self) -> Option<Verdict> {
         match &self.decided {
             Some(decided) if decided.stage == POLICY_STAGE => Some(Verdict::recorded(decided)),
             Some(decided) if decided.decision == Decision::Ask => Some(Verdict::recorded(decided)),
+            Some(_) | None if !self.attempts.is_empty() => Some(Verdict::of_tool(Approval::Never)),
+            Some(decided) if decided.stage == "approval" => Some(Verdict::of_tool(Approval::Always)),
             Some(_) => Some(Verdict::of_tool(Approval::Never)),
-            None => (!self.attempts.is_empty()).then(|| Verdict::of_tool(Approval::Never)),
+            None => None,
         }
     }
 

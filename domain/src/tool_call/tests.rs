@@ -6,6 +6,7 @@ use super::*;
 use crate::ErrorCode;
 use crate::aggregate::Decider;
 use crate::canonical::call_hash;
+use crate::event::EventSet;
 use crate::limits::MAX_REDISPATCH_AGE_DAYS;
 use cqrs_es::test::TestFramework;
 use serde_json::json;
@@ -263,6 +264,13 @@ fn a_report_of_an_attempt_that_was_never_made_is_refused() {
         Err(ToolCallError::NoSuchAttempt { attempt_no: 1 }),
     );
     check(&[], record(report(1, ResultStatus::Succeeded), laptop()), Err(ToolCallError::Unknown));
+}
+
+#[test]
+fn a_value_of_null_is_a_value_also_when_it_is_read_back() {
+    let event: Event = ToolResultRecorded { output: Some(json!(null)), ..report(1, ResultStatus::Succeeded) }.into();
+    let read = Event::read(event.type_name(), event.version(), &event.payload());
+    assert_eq!(read.expect("it loads"), event);
 }
 
 #[test]

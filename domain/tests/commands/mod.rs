@@ -10,7 +10,7 @@ use devmind_domain::history::{History, HistoryCommand, HistoryImported};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::{Node, NodeCommand};
 use devmind_domain::projection::{ProjectionCommand, ProjectionEventSkipped, ProjectionSkips};
-use devmind_domain::protocol::RegisteredTool;
+use devmind_domain::protocol::{Names, RegisteredTool};
 use devmind_domain::redaction::{PayloadRedacted, Redaction, RedactionCommand};
 use devmind_domain::thread::*;
 use devmind_domain::tool_call::*;
@@ -71,12 +71,16 @@ impl Domain for Thread {
                 message: "silent".into(),
                 retriable: true,
             }),
-            _ => ThreadCommand::ObserveResult(ToolResultObserved {
-                tool_call_id: ToolCallId::of(&"g".into(), random.of(&["a", "b", "a~1.1", "~1.0", "~1.1", "b~1.1"])),
-                ok: true,
-                content: "{}".into(),
-                error: None,
-            }),
+            _ => {
+                let result = ToolResultObserved {
+                    tool_call_id: ToolCallId::of(&"g".into(), random.of(&["a", "b", "a~1.1", "~1.0", "~1.1", "b~1.1"])),
+                    ok: random.one_in(2),
+                    content: "{}".into(),
+                    error: None,
+                };
+                let contexts = (0..random.below(3)).map(|n| format!("context {n}")).collect();
+                ThreadCommand::ObserveResult(result, Deferred { contexts, concludes_turn: random.one_in(8) })
+            }
         }
     }
 }
@@ -189,6 +193,7 @@ impl Domain for Device {
                 journal_epoch: random.below(6) as u64,
                 version: "0.1.0".into(),
                 remote: "127.0.0.1:5".into(),
+                names: Names::new(None, Some(random.of(&["", "project"]).to_owned())),
             },
             4 => DeviceCommand::SyncRegistry { connection_id, tools: vec![tool(random.of(&["1", "2"]))] },
             _ => DeviceCommand::Disconnect { connection_id, code: 4408, reason: "silent".into() },

@@ -65,6 +65,9 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
     /// Events that pass a filter after a position, in order.
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
 
+    /// The last event before a position that passes a filter.
+    async fn last_before(&self, filter: &EventFilter, before: u64) -> Result<Vec<StoredEvent>, sqlx::Error>;
+
     /// The stored state of a stream, if there is one.
     async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error>;
 

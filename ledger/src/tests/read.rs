@@ -45,8 +45,17 @@ async fn put(ledger: &Ledger, kind: AggregateType, id: &str, events: Vec<NewEven
     ledger.append(Append { streams: vec![append], idempotency: None }).await.expect("appended");
 }
 
+/// What passes a filter, read forwards, and the same backwards.
 async fn positions(reader: &LedgerReader, filter: EventFilter) -> Vec<u64> {
-    reader.query(&filter, 0, 100).await.expect("queried").iter().map(|event| event.position).collect()
+    let found: Vec<u64> =
+        reader.query(&filter, 0, 100).await.expect("queried").iter().map(|event| event.position).collect();
+    let (mut back, mut before) = (Vec::new(), u64::MAX >> 1);
+    while let Some(last) = reader.last_before(&filter, before).await.expect("queried") {
+        back.insert(0, last);
+        before = last;
+    }
+    assert_eq!(back, found, "{filter:?}");
+    found
 }
 
 on_both_stores! {

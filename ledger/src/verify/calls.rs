@@ -59,7 +59,9 @@ impl Calls {
             | ThreadEvent::ModelRequested(_)
             | ThreadEvent::AnswerProgressed(_)
             | ThreadEvent::ModelResponded(_)
-            | ThreadEvent::ModelFailed(_) => {}
+            | ThreadEvent::ModelFailed(_)
+            | ThreadEvent::ContextDeferred(_)
+            | ThreadEvent::TurnConcluded(_) => {}
         }
     }
 
@@ -70,6 +72,7 @@ impl Calls {
             DeviceEvent::DeviceTicketIssued(_)
             | DeviceEvent::DeviceTicketConsumed(_)
             | DeviceEvent::DeviceRead(_)
+            | DeviceEvent::DeviceDescribed(_)
             | DeviceEvent::DeviceConnected(_)
             | DeviceEvent::ToolRegistrySynced(_) => {}
         }

@@ -123,6 +123,7 @@ impl Runs {
             | DeviceEvent::ToolRegistrySynced(_)
             | DeviceEvent::DeviceDisconnected(_)
             | DeviceEvent::DeviceReplaced(_)
+            | DeviceEvent::DeviceDescribed(_)
             | DeviceEvent::DeviceRead(_) => {}
         }
     }

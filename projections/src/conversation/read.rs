@@ -64,11 +64,11 @@ impl Views {
         Ok(owner.map(|row| Columns(&row).text("user_id")).transpose()?)
     }
 
-    /// A conversation's owner, title, and whether it was deleted.
-    pub(crate) async fn conversation_row(
-        &self,
-        id: &ConversationId,
-    ) -> Result<Option<(UserId, String, bool)>, ViewError> {
+    /// A conversation's owner, title, and whether it was deleted; nothing for one that does not exist.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn conversation_row(&self, id: &ConversationId) -> Result<Option<(UserId, String, bool)>, ViewError> {
         let sql = "SELECT user_id, title, deleted FROM conversations WHERE conversation_id = $1";
         let found = self.read_pool().row(sql, &values![id.as_str()]).await?;
         let read = |row: Row| {
@@ -83,13 +83,30 @@ impl Views {
     /// # Errors
     /// [`ViewError::Storage`].
     pub async fn turns(&self, conversation: &ConversationId) -> Result<Vec<TurnRow>, ViewError> {
+        self.turns_before(conversation, None, MAX_LISTED_TURNS).await
+    }
+
+    /// The last turns before one, by its number (absent: the newest), in order, at most `limit` and at most
+    /// [`MAX_LISTED_TURNS`]. Ownership is the caller's to check.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn turns_before(
+        &self,
+        conversation: &ConversationId,
+        before: Option<u32>,
+        limit: u32,
+    ) -> Result<Vec<TurnRow>, ViewError> {
         // One transaction: turns, approvals and calls as they stood at one moment.
         let mut at_once = self.read_pool().at_once().await?;
         let turns = at_once.rows("SELECT t.turn_id, t.sequence_no, t.status, t.question, t.answer, t.partial, t.error_code, t.error_message, \
              t.active_run_id, r.kind AS run_kind, r.status AS run_status, t.turn_id = c.latest_turn_id AS is_latest \
              FROM turns t JOIN conversations c ON c.conversation_id = t.conversation_id \
              LEFT JOIN runs r ON r.run_id = t.active_run_id \
-             WHERE t.conversation_id = $1 AND c.deleted = FALSE ORDER BY t.sequence_no DESC LIMIT $2", &values![conversation.as_str(), MAX_LISTED_TURNS]).await?;
+             WHERE t.conversation_id = $1 AND c.deleted = FALSE AND t.sequence_no < $3 \
+             ORDER BY t.sequence_no DESC LIMIT $2", &values![conversation.as_str(), limit.min(MAX_LISTED_TURNS), before.map_or(i64::MAX, i64::from)]).await?;
+        let number = |row: Option<&Row>| row.map_or(Ok(0), |row| Columns(row).small("sequence_no"));
+        let (first, last) = (number(turns.last())?, number(turns.first())?);
         let approvals = at_once
             .rows(
                 "SELECT turn_id, interrupt_id, tool_call_id, tool, arguments, message, expires_at FROM interrupts \
@@ -100,10 +117,11 @@ impl Views {
         let calls = at_once
             .rows(
                 "SELECT c.turn_id, c.tool_call_id, c.tool, c.target, c.status, a.phase, c.origin, c.error_code, c.summary \
-             FROM tool_calls c LEFT JOIN tool_attempts a \
+             FROM tool_calls c JOIN turns t ON t.turn_id = c.turn_id LEFT JOIN tool_attempts a \
              ON a.tool_call_id = c.tool_call_id AND a.attempt_no = c.attempt_no \
-             WHERE c.conversation_id = $1 ORDER BY c.requested_position, c.tool_call_id",
-                &values![conversation.as_str()],
+             WHERE c.conversation_id = $1 AND t.sequence_no BETWEEN $2 AND $3 \
+             ORDER BY c.requested_position, c.tool_call_id",
+                &values![conversation.as_str(), first, last],
             )
             .await?;
         at_once.commit().await?;

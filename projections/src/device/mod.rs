@@ -31,7 +31,7 @@ impl Projection for Devices {
         "device"
     }
     fn version(&self) -> u32 {
-        1
+        2
     }
     fn tables(&self) -> &'static [&'static str] {
         &["devices", "nodes"]
@@ -82,6 +82,13 @@ fn device_changes(event: &RecordedEvent, user: &UserId, device: &DeviceId, decod
             &e.version,
             &e.remote,
             event.recorded_at
+        )],
+        DeviceEvent::DeviceDescribed(e) => vec![change!(
+            "UPDATE devices SET computer = $3, workspace = $4 WHERE user_id = $1 AND device_id = $2",
+            user,
+            device,
+            e.names.computer.as_deref(),
+            e.names.workspace.as_deref()
         )],
         DeviceEvent::ToolRegistrySynced(e) => vec![change!(
             "UPDATE devices SET tools = $4, last_seen = $5, online = COALESCE(connection_id = $3, FALSE) \

@@ -43,6 +43,8 @@ fn device(row: &Row) -> Result<DeviceRow, sqlx::Error> {
         node_id: row.maybe_text("node_id")?,
         version: row.text("version")?,
         remote: row.text("remote")?,
+        computer: row.maybe_text("computer")?,
+        workspace: row.maybe_text("workspace")?,
         tools: row.maybe_json("tools")?.unwrap_or_default(),
         last_seen: row.moment("last_seen")?,
         connected_at: row.moment("connected_at")?,

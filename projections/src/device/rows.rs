@@ -25,6 +25,10 @@ pub struct DeviceRow {
     pub version: String,
     /// Where it connected from.
     pub remote: String,
+    /// The computer's name, where its program says it.
+    pub computer: Option<String>,
+    /// The name of its workspace's folder, where its program says it.
+    pub workspace: Option<String>,
     /// The tools it last offered.
     pub tools: Vec<RegisteredTool>,
     /// When the log last heard of it; while it is online, it is there now.

@@ -1,6 +1,8 @@
 //! When a device is online, and what ends it.
 
 use crate::testing::*;
+use devmind_domain::device::DeviceDescribed;
+use devmind_domain::protocol::Names;
 use serde_json::json;
 
 /// Online, connection and reason of the one device after a history.
@@ -57,8 +59,27 @@ async fn devices_are_a_users_own_and_show_what_the_socket_said() {
         seen,
         json!([{
             "device_id": "d1", "user_id": "ann", "online": true, "connection_id": "x1", "connection_epoch": 1,
-            "node_id": "n1", "version": "0.1.0", "remote": "127.0.0.1:5", "tools": [], "last_seen": null,
+            "node_id": "n1", "version": "0.1.0", "remote": "127.0.0.1:5", "computer": null, "workspace": null,
+            "tools": [], "last_seen": null,
             "connected_at": null, "disconnected_at": null, "close_code": null, "close_reason": null
         }])
     );
+}
+
+#[tokio::test]
+async fn a_device_is_called_what_it_said_last_and_nothing_where_it_says_nothing_any_more() {
+    const D: &str = "ann/d1";
+    let said = |computer: Option<&str>, workspace: Option<&str>| {
+        let names = Names::new(computer.map(str::to_owned), workspace.map(str::to_owned));
+        device(D, DeviceDescribed { connection_id: "x1".into(), names })
+    };
+    let mut bench = Bench::new().await;
+    bench.append(vec![node_started(1), connected(D, "x1", 1), said(Some("laptop"), Some("project"))]).await;
+    let names = async |bench: &Bench| {
+        let devices = bench.views().await.devices(&"ann".into()).await.expect("devices");
+        devices.iter().map(|device| (device.computer.clone(), device.workspace.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&bench).await, [(Some("laptop".to_owned()), Some("project".to_owned()))]);
+    bench.append(vec![said(None, Some("other"))]).await;
+    assert_eq!(names(&bench).await, [(None, Some("other".to_owned()))]);
 }

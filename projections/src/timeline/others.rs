@@ -3,6 +3,7 @@
 use super::{Told, quoted};
 use devmind_domain::device::DeviceEvent;
 use devmind_domain::history::HistoryEvent;
+use devmind_domain::ids::ToolCallId;
 use devmind_domain::node::NodeEvent;
 use devmind_domain::projection::ProjectionEvent;
 use devmind_domain::redaction::RedactionEvent;
@@ -22,13 +23,25 @@ pub(super) fn thread(event: &ThreadEvent) -> Told {
             Told::new(format!("model failed: {} {}", e.code, quoted(&e.message))).ends(format!("round {}", e.round))
         }
         ThreadEvent::ToolResultObserved(e) => {
-            let id = e.tool_call_id.as_str();
-            let call = id.split_once(':').map_or(id, |(_, own)| own);
+            let (id, call) = (e.tool_call_id.as_str(), own_id(&e.tool_call_id));
             let outcome = e.error.as_deref().unwrap_or(if e.ok { "ok" } else { "failed" });
             let text = format!("{call}: the model is told {outcome}, {} bytes", e.content.len());
             Told::new(text).ends(format!("call {id}"))
         }
+        ThreadEvent::ContextDeferred(e) => Told::new(format!(
+            "{}: the model is told, after all results: {}",
+            own_id(&e.tool_call_id),
+            quoted(&e.message)
+        )),
+        ThreadEvent::TurnConcluded(e) => {
+            Told::new(format!("{}: the turn ends with these results", own_id(&e.tool_call_id)))
+        }
     }
+}
+
+/// The model's id of a call.
+fn own_id(id: &ToolCallId) -> &str {
+    id.as_str().split_once(':').map_or(id.as_str(), |(_, own)| own)
 }
 
 fn responded(e: &ModelResponded) -> String {
@@ -58,6 +71,12 @@ pub(super) fn device(event: &DeviceEvent) -> Told {
             let id = &e.connection_id;
             Told::new(format!("device connected: connection {id} to server process {}", e.node_id))
                 .begins(format!("connection {id}"))
+        }
+        DeviceEvent::DeviceDescribed(e) => {
+            let name =
+                |name: &Option<String>| name.as_deref().map_or_else(|| "a name it does not say".to_owned(), quoted);
+            let (computer, workspace) = (name(&e.names.computer), name(&e.names.workspace));
+            Told::new(format!("the device is the computer {computer}, its workspace the folder {workspace}"))
         }
         DeviceEvent::ToolRegistrySynced(e) => Told::new(format!("device offers {} tools", e.tools.len())),
         DeviceEvent::DeviceDisconnected(e) => {

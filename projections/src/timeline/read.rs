@@ -47,26 +47,44 @@ pub async fn events_of_run(
     run_id: &RunId,
     until: u64,
 ) -> Result<Vec<Arc<RecordedEvent>>, ViewError> {
-    let by_run = EventFilter { run_id: Some(run_id.clone()), ..EventFilter::default() };
+    concerning(&Source::Ledger(ledger), run_id, until).await
+}
+
+/// The timeline of a run as some of a log's events tell it, in their order: those of a bundle.
+///
+/// # Errors
+/// Never: nothing is read from elsewhere.
+pub async fn timeline_of_run_in(events: &[Arc<RecordedEvent>], run_id: &RunId) -> Result<Vec<TimelineLine>, ViewError> {
+    Ok(timeline(&concerning(&Source::Events(events), run_id, u64::MAX).await?))
+}
+
+/// Where the events are looked up.
+enum Source<'a> {
+    Ledger(&'a LedgerReader),
+    /// In order.
+    Events(&'a [Arc<RecordedEvent>]),
+}
+
+async fn concerning(source: &Source<'_>, run_id: &RunId, until: u64) -> Result<Vec<Arc<RecordedEvent>>, ViewError> {
     let mut events = Events::new();
-    collect(ledger, &by_run, 0, until, &mut events, |_| true).await?;
+    source.of_run(run_id, until, &mut events).await?;
     let mut found = Found::default();
     found.look(run_id, events.values());
 
     // What belongs to the run without saying so in its metadata.
     for conversation in found.conversations.clone() {
-        let stream = stream_of(ledger, AggregateType::Conversation, conversation, until).await?;
+        let stream = source.stream(AggregateType::Conversation, conversation, until).await?;
         found.look(run_id, &stream);
         let own = stream.iter().filter(|event| found.is_of_run(run_id, event));
         events.extend(own.map(|event| (event.position, Arc::clone(event))));
     }
     for thread in found.threads.clone() {
-        let stream = stream_of(ledger, AggregateType::Thread, thread.0, until).await?;
+        let stream = source.stream(AggregateType::Thread, thread.0, until).await?;
         found.look(run_id, &stream);
         events.extend(stream.into_iter().map(|event| (event.position, event)));
     }
     for call in found.calls.clone() {
-        let stream = stream_of(ledger, AggregateType::ToolCall, call.0, until).await?;
+        let stream = source.stream(AggregateType::ToolCall, call.0, until).await?;
         found.look(run_id, &stream);
         events.extend(stream.into_iter().map(|event| (event.position, event)));
     }
@@ -76,29 +94,67 @@ pub async fn events_of_run(
         return Ok(Vec::new());
     };
     for device in &found.devices {
-        let filter = of_stream(AggregateType::Device, device);
-        collect(ledger, &filter, first, last, &mut events, |event| found.is_of_connection(event)).await?;
+        let stream = StreamId::new(AggregateType::Device, device);
+        source.within(stream, first, last, &mut events, |event| found.is_of_connection(event)).await?;
     }
     for node in &found.nodes {
-        let filter = of_stream(AggregateType::Node, node.as_str());
-        collect(ledger, &filter, first, last, &mut events, |_| true).await?;
+        let stream = StreamId::new(AggregateType::Node, node.as_str());
+        source.within(stream, first, last, &mut events, |_| true).await?;
     }
     Ok(events.into_values().collect())
 }
 
-async fn stream_of(
-    ledger: &LedgerReader,
-    kind: AggregateType,
-    id: String,
-    until: u64,
-) -> Result<Vec<Arc<RecordedEvent>>, ViewError> {
-    let mut stream = ledger.read_stream(&StreamId::new(kind, id), 0).await?;
-    stream.retain(|event| event.position <= until);
-    Ok(stream)
-}
+impl Source<'_> {
+    /// Adds the events that name the run in their metadata.
+    async fn of_run(&self, run_id: &RunId, until: u64, events: &mut Events) -> Result<(), ViewError> {
+        match self {
+            Self::Ledger(ledger) => {
+                let filter = EventFilter { run_id: Some(run_id.clone()), ..EventFilter::default() };
+                collect(ledger, &filter, 0, until, events, |_| true).await
+            }
+            Self::Events(all) => {
+                let is_own = |event: &RecordedEvent| {
+                    event.metadata().is_ok_and(|metadata| metadata.correlation_id.as_ref() == Some(run_id))
+                };
+                let own = all.iter().filter(|event| event.position <= until && is_own(event));
+                events.extend(own.map(|event| (event.position, Arc::clone(event))));
+                Ok(())
+            }
+        }
+    }
 
-fn of_stream(kind: AggregateType, id: &str) -> EventFilter {
-    EventFilter { stream: Some(StreamId::new(kind, id)), ..EventFilter::default() }
+    async fn stream(&self, kind: AggregateType, id: String, until: u64) -> Result<Vec<Arc<RecordedEvent>>, ViewError> {
+        let id = StreamId::new(kind, id);
+        let mut stream = match self {
+            Self::Ledger(ledger) => ledger.read_stream(&id, 0).await?,
+            Self::Events(all) => all.iter().filter(|event| event.stream == id).cloned().collect(),
+        };
+        stream.retain(|event| event.position <= until);
+        Ok(stream)
+    }
+
+    /// Adds a stream's events after `after`, up to `last`, that are wanted.
+    async fn within(
+        &self,
+        stream: StreamId,
+        after: u64,
+        last: u64,
+        events: &mut Events,
+        wanted: impl Fn(&RecordedEvent) -> bool,
+    ) -> Result<(), ViewError> {
+        match self {
+            Self::Ledger(ledger) => {
+                let filter = EventFilter { stream: Some(stream), ..EventFilter::default() };
+                collect(ledger, &filter, after, last, events, wanted).await
+            }
+            Self::Events(all) => {
+                let between = |event: &RecordedEvent| event.position > after && event.position <= last;
+                let own = all.iter().filter(|event| event.stream == stream && between(event) && wanted(event));
+                events.extend(own.map(|event| (event.position, Arc::clone(event))));
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Adds the events after `after`, up to `last`, that pass both filters.
@@ -171,7 +227,9 @@ impl Found {
             | ThreadEvent::ModelRequested(_)
             | ThreadEvent::AnswerProgressed(_)
             | ThreadEvent::ModelFailed(_)
-            | ThreadEvent::ToolResultObserved(_) => {}
+            | ThreadEvent::ToolResultObserved(_)
+            | ThreadEvent::ContextDeferred(_)
+            | ThreadEvent::TurnConcluded(_) => {}
         }
         self.threads.insert(thread);
     }
@@ -242,6 +300,7 @@ impl Found {
             DeviceEvent::DeviceTicketIssued(_)
             | DeviceEvent::DeviceTicketConsumed(_)
             | DeviceEvent::DeviceRead(_)
+            | DeviceEvent::DeviceDescribed(_)
             | DeviceEvent::ToolRegistrySynced(_) => false,
         }
     }

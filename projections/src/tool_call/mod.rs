@@ -361,6 +361,7 @@ fn socket_ended(event: &RecordedEvent, decoded: &DeviceEvent) -> Vec<Change> {
         DeviceEvent::DeviceTicketIssued(_)
         | DeviceEvent::DeviceTicketConsumed(_)
         | DeviceEvent::DeviceRead(_)
+        | DeviceEvent::DeviceDescribed(_)
         | DeviceEvent::DeviceConnected(_)
         | DeviceEvent::ToolRegistrySynced(_) => return vec![],
     };

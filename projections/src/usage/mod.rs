@@ -78,7 +78,9 @@ fn thread_changes(event: &RecordedEvent, decoded: &ThreadEvent) -> Vec<Change> {
         ThreadEvent::ModelRequested(_)
         | ThreadEvent::AnswerProgressed(_)
         | ThreadEvent::ModelFailed(_)
-        | ThreadEvent::ToolResultObserved(_) => vec![],
+        | ThreadEvent::ToolResultObserved(_)
+        | ThreadEvent::ContextDeferred(_)
+        | ThreadEvent::TurnConcluded(_) => vec![],
     }
 }
 

@@ -245,7 +245,9 @@ impl Build<'_> {
             | ThreadEvent::ModelFailed(_)
             | ThreadEvent::ThreadStarted(_)
             | ThreadEvent::AnswerProgressed(_)
-            | ThreadEvent::ToolResultObserved(_) => return,
+            | ThreadEvent::ToolResultObserved(_)
+            | ThreadEvent::ContextDeferred(_)
+            | ThreadEvent::TurnConcluded(_) => return,
         }
         self.last = self.last.max(Some(at));
     }

@@ -11,7 +11,9 @@ use devmind_domain::agent::{AgentEnd, AgentPorts, Approvals, Message, PlannedCal
 use devmind_domain::canonical::hash_json;
 use devmind_domain::event::{AggregateType, StreamId};
 use devmind_domain::ids::{MessageId, RunId, ToolCallId};
-use devmind_domain::thread::{ModelRequested, ModelResponded, Thread, ThreadCommand, ThreadEvent, ToolResultObserved};
+use devmind_domain::thread::{
+    Deferred, ModelRequested, ModelResponded, Thread, ThreadCommand, ThreadEvent, ToolResultObserved,
+};
 use devmind_domain::tool_call::ToolCallEvent;
 use devmind_domain::tools::{Approval, Registry, ToolOutcome, Verdict, admit};
 use devmind_domain::{Decider, ErrorCode};
@@ -253,7 +255,7 @@ impl AgentPorts for Branch<'_> {
             let (tool, arguments) = (admission.tool, admission.arguments);
             self.steps.push(Step::Tool { tool, arguments, ok, content: content.clone(), from });
             let observed = ToolResultObserved { tool_call_id: id, ok, content, error };
-            self.decide(ThreadCommand::ObserveResult(observed))?;
+            self.decide(ThreadCommand::ObserveResult(observed, Deferred::default()))?;
         }
         Ok(())
     }

@@ -114,6 +114,23 @@ impl Ports<'_> {
         }
     }
 
+    /// What the call that was taken last left for later: given, like its result.
+    fn take_deferred(&mut self, of: &ToolCallId) {
+        let is_its = |fact: &ThreadEvent| match fact {
+            ThreadEvent::ContextDeferred(e) => e.tool_call_id == *of,
+            ThreadEvent::TurnConcluded(e) => e.tool_call_id == *of,
+            ThreadEvent::ThreadStarted(_)
+            | ThreadEvent::ModelRequested(_)
+            | ThreadEvent::AnswerProgressed(_)
+            | ThreadEvent::ModelResponded(_)
+            | ThreadEvent::ModelFailed(_)
+            | ThreadEvent::ToolResultObserved(_) => false,
+        };
+        while self.record.facts.front().is_some_and(|(_, fact)| is_its(fact)) {
+            self.take().iter().for_each(|(_, fact)| self.record.thread.evolve(fact));
+        }
+    }
+
     /// The call as it would be planned.
     fn with_policy(&self, planned: &PlannedCall) -> PlannedCall {
         let mut planned = planned.clone();
@@ -186,7 +203,11 @@ impl AgentPorts for Ports<'_> {
                     self.record.thread.evolve(&fact);
                     return Ok(());
                 }
-                ThreadEvent::ThreadStarted(_) | ThreadEvent::ModelRequested(_) | ThreadEvent::ToolResultObserved(_) => {
+                ThreadEvent::ThreadStarted(_)
+                | ThreadEvent::ModelRequested(_)
+                | ThreadEvent::ToolResultObserved(_)
+                | ThreadEvent::ContextDeferred(_)
+                | ThreadEvent::TurnConcluded(_) => {
                     return Err(differs(position, "an answer of the model", name_of(&fact)));
                 }
             }
@@ -234,6 +255,7 @@ impl AgentPorts for Ports<'_> {
             self.compare(&calls[index], Some((position, &observed))).await?;
             schedule.end(index);
             self.record.thread.evolve(&observed.into());
+            self.take_deferred(&ids[index]);
             self.decisions += 1;
         }
         Ok(())

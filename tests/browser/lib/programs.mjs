@@ -13,6 +13,10 @@ const here = dirname(fileURLToPath(import.meta.url));
 /** Where cargo puts the programs; the integration tests say it, by hand it is the debug build. */
 const programs = process.env.DEVMIND_PROGRAMS ?? join(here, "../../../target/debug");
 
+/** The database of the file's one server, where the suite runs on PostgreSQL. */
+const database = process.env.DEVMIND_BROWSER_DATABASE;
+const stored = database ? { DATABASE_URL: database } : {};
+
 /** A folder that goes when the process ends. */
 export function folder(name = "devmind") {
   const made = mkdtempSync(join(tmpdir(), `${name}-`));
@@ -82,7 +86,7 @@ export class Server {
   static async start({ env = {}, args = [], data = folder("data"), listen = "127.0.0.1:0" } = {}) {
     const server = new Server();
     Object.assign(server, { env, args, data });
-    server.program = new Program("devmind", ["--listen", listen, "--data", data, "--node-id", "browser", ...args], env);
+    server.program = new Program("devmind", ["--listen", listen, "--data", data, "--node-id", "browser", ...args], { ...stored, ...env });
     [, server.address] = await server.program.line(/listening on http:\/\/(\S+)/);
     server.url = `http://${server.address}`;
     return server;
@@ -130,7 +134,7 @@ export class Server {
     await eventually("the views catch up", async () => (await fetch(`${this.url}/readyz`)).status, (is) => is === 200);
     await this.program.stop();
     for (const check of [["verify"], ["rebuild", "--check"]]) {
-      const replay = new Program("devmind-replay", ["--data", this.data, ...check]);
+      const replay = new Program("devmind-replay", [...(database ? [] : ["--data", this.data]), ...check], stored);
       const { code } = await replay.ended;
       if (code !== 0) throw new Error(`devmind-replay ${check.join(" ")} ended with ${code}: ${replay.said}`);
     }

@@ -47,7 +47,7 @@ async fn run(tools: &ToolSet, cancel: &CancellationToken) -> (String, String) {
     let (id, arguments, clock) = ("c".into(), json!({}), Clock::default());
     let call = WrappedCall { tool_call_id: &id, definition, arguments: &arguments, clock: clock.clone() };
     let body = |cancel| async {
-        let context = ToolContext { tool_call_id: id.clone(), cancel, sub_calls: None };
+        let context = ToolContext::new(id.clone(), cancel);
         clock.begin();
         let outcome = tools.execute("t", json!({}), context).await.outcome;
         clock.end();

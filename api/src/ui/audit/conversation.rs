@@ -1,6 +1,6 @@
 //! A conversation at any time, and what changed between two: the views, made from the log up to there.
 
-use super::parts::{self, Travel, history_link, run_link, shell, take_along};
+use super::parts::{self, Stops, Travel, history_link, run_link, shell, take_along};
 use crate::error::{ApiError, ApiResult};
 use crate::http::ledger::{may_read, position_of, state_at};
 use crate::state::App;
@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Events of a conversation that time travel stops at, at most: the first.
-const MAX_STOPS: usize = 5_000;
-/// Turns of one page, at most: the newest.
+/// Turns of one page, at most.
 const MAX_TURNS: usize = 20;
+/// Events asked for at once.
+const EVENTS_AT_ONCE: u32 = 1_000;
 /// Differences shown, at most.
 const MAX_CHANGES: usize = 300;
 /// Characters of a value in a list of differences.
@@ -35,38 +35,45 @@ const VALUE_CHARS: usize = 400;
 #[serde(default)]
 pub struct AtQuery {
     at: Option<String>,
+    /// The turns before the one with this number; absent: the newest.
+    before: Option<u32>,
 }
 
-/// What its own events say besides the views: where to stop, and the runs of each turn.
-#[derive(Default)]
-struct Known {
-    stops: Vec<u64>,
-    runs: HashMap<TurnId, Vec<RunId>>,
+/// Where time travel of a conversation stops, next to a position. However long it is, three events are looked up.
+async fn stops(app: &App, filter: &EventFilter, position: u64) -> ApiResult<Stops> {
+    let reader = app.ledger.reader();
+    let next = async |after| -> ApiResult<Option<u64>> {
+        Ok(reader.query(filter, after, 1).await?.first().map(|event| event.position))
+    };
+    let before = reader.last_before(filter, position).await?;
+    Ok(Stops { first: next(0).await?, before, after: next(position).await? })
 }
 
-async fn known(app: &App, id: &ConversationId, until: u64) -> ApiResult<Known> {
-    let filter = EventFilter { conversation_id: Some(id.clone()), ..EventFilter::default() };
-    let (mut known, mut after) = (Known::default(), 0);
-    loop {
-        let page = app.ledger.reader().query(&filter, after, 1_000).await?;
+/// The runs of each of these turns, up to a position.
+async fn runs_of(
+    app: &App,
+    filter: &EventFilter,
+    turns: &[TurnRow],
+    until: u64,
+) -> ApiResult<HashMap<TurnId, Vec<RunId>>> {
+    let mut runs: HashMap<_, _> = turns.iter().map(|turn| (turn.id.clone(), Vec::new())).collect();
+    let filter = EventFilter { event_type: Some("RunPrepared".to_owned()), ..filter.clone() };
+    let mut after = 0;
+    while after < until {
+        let page = app.ledger.reader().query(&filter, after, EVENTS_AT_ONCE).await?;
         let Some(last) = page.last() else { break };
         after = last.position;
-        for event in page {
-            known.stops.push(event.position);
-            if event.position > until {
-                continue;
-            }
+        for event in page.iter().filter(|event| event.position <= until) {
             for fact in event.decode().unwrap_or_default() {
-                if let DomainEvent::Conversation(ConversationEvent::RunPrepared(e)) = fact {
-                    known.runs.entry(e.turn_id).or_default().push(e.run_id);
+                if let DomainEvent::Conversation(ConversationEvent::RunPrepared(e)) = fact
+                    && let Some(own) = runs.get_mut(&e.turn_id)
+                {
+                    own.push(e.run_id);
                 }
             }
         }
-        if known.stops.len() >= MAX_STOPS {
-            break;
-        }
     }
-    Ok(known)
+    Ok(runs)
 }
 
 pub async fn show(
@@ -79,19 +86,18 @@ pub async fn show(
     let id: ConversationId = id.as_str().into();
     let at = query.at.as_deref().map(str::trim).filter(|at| !at.is_empty());
     let state = state_at(&app, &viewer.caller, &id, at).await?;
-    let known = known(&app, &id, state.position).await?;
+    let filter = EventFilter { conversation_id: Some(id.clone()), ..EventFilter::default() };
+    let stops = stops(&app, &filter, state.position).await?;
     let base = history_link(id.as_str());
-    let travel = Travel {
-        path: &format!("{base}?"),
-        keep: &[],
-        position: state.position,
-        past: at.is_some(),
-        stops: &known.stops,
-    };
+    let end =
+        query.before.map_or(state.turns.len(), |before| state.turns.partition_point(|turn| turn.sequence_no < before));
+    let turns = &state.turns[end.saturating_sub(MAX_TURNS)..end];
+    let runs = runs_of(&app, &filter, turns, state.position).await?;
+    let travel = Travel { path: &format!("{base}?"), keep: &[], position: state.position, past: at.is_some(), stops };
     let json = format!("/api/ledger/state?conversation_id={}&at={}", utf8_percent(id.as_str()), state.position);
     let command = format!("devmind-replay show --conversation {} --at {}", shell(id.as_str()), state.position);
-    let shown = state.turns.len().saturating_sub(MAX_TURNS);
-    let first = known.stops.first().copied().unwrap_or(1);
+    let first = stops.first.unwrap_or(1);
+    let here = if at.is_some() { format!("{base}?at={}&", state.position) } else { format!("{base}?") };
     let content = html! {
         p.crumbs { a href="/log" { "Log" } }
         h1 { (text::inline(&state.title)) }
@@ -99,7 +105,7 @@ pub async fn show(
         (facts(&[
             ("Conversation", html! { code.id { (text::inline(id.as_str())) } }),
             ("Owner", text::inline(state.user_id.as_str())),
-            ("Turns", html! { (state.turns.len()) @if state.deleted { " " (chip(Tone::Quiet, "removed by its owner")) } }),
+            ("Turns", html! { (state.turns.last().map_or(0, |turn| turn.sequence_no)) @if state.deleted { " " (chip(Tone::Quiet, "removed by its owner")) } }),
         ]))
         div.buttons {
             a.button.quiet href=(format!("/log?conversation_id={}", utf8_percent(id.as_str()))) { "Its events" }
@@ -107,14 +113,32 @@ pub async fn show(
             a.button.quiet href=(format!("/bundles/download?conversation_id={}", utf8_percent(id.as_str()))) { "Take it along as a bundle" }
         }
         @if state.turns.is_empty() { (empty("There is no turn", html! { @if state.deleted { "The conversation was removed: an earlier position shows its turns." } @else { "Nothing was asked up to here." } })) }
-        @if shown > 0 { p.hint { "The " (shown) " oldest turns are in " a href=(json) { "the JSON" } "." } }
-        @for turn in state.turns.iter().skip(shown) { (one_turn(turn, &state, &known, &json)) }
+        (earlier(&here, turns, &state))
+        @for turn in turns { (one_turn(turn, &state, runs.get(&turn.id).map_or(&[], Vec::as_slice), &json)) }
+        @if end < state.turns.len() {
+            nav.buttons aria-label="Later turns" {
+                a.button.quiet rel="next" href=(format!("{here}before={}", state.turns[end].sequence_no as usize + MAX_TURNS)) { "Later turns" }
+                a.button.quiet href=(here.trim_end_matches(['?', '&'])) { "To the newest" }
+            }
+        }
         (take_along(&viewer.caller, parts::host(&headers), &json, &command))
     };
     Ok(Page::new(&state.title, Section::Log).style("audit.css").script("audit.js").show(&viewer, content))
 }
 
-fn one_turn(turn: &TurnRow, state: &ConversationState, known: &Known, json: &str) -> Markup {
+/// The way to the turns before those that are shown. The views hold the newest ones; earlier still, the past does.
+fn earlier(here: &str, turns: &[TurnRow], state: &ConversationState) -> Markup {
+    let Some(first) = turns.first().map(|turn| turn.sequence_no).filter(|first| *first > 1) else { return html! {} };
+    let is_kept = state.turns.first().is_some_and(|turn| turn.sequence_no < first);
+    html! {
+        nav.buttons aria-label="Earlier turns" {
+            @if is_kept { a.button.quiet rel="prev" href=(format!("{here}before={first}")) { "Earlier turns" } span.hint { (first - 1) " before these" } }
+            @else { p.hint { "Turns before turn " (first) " are shown at an earlier time: go back with the bar above." } }
+        }
+    }
+}
+
+fn one_turn(turn: &TurnRow, state: &ConversationState, runs: &[RunId], json: &str) -> Markup {
     let calls: Vec<&ToolCallRow> = turn
         .tool_calls
         .iter()
@@ -145,7 +169,7 @@ fn one_turn(turn: &TurnRow, state: &ConversationState, known: &Known, json: &str
                     @if call.attempts.len() > 1 { span.quiet { ", " (call.attempts.len()) " attempts" } }
                 } } }
             }
-            @if let Some(runs) = known.runs.get(&turn.id) {
+            @if !runs.is_empty() {
                 p.hint { "Timelines: " @for (index, run) in runs.iter().enumerate() { @if index > 0 { ", " } a href=(run_link(run.as_str())) { "run " (index + 1) } } }
             }
         }

@@ -109,7 +109,7 @@ fn columns(event: &RecordedEvent, metadata: Option<&Metadata>) -> Markup {
 }
 
 /// The canonical text with line breaks, for the eye; what is no JSON as it stands.
-fn pretty(text: &str) -> String {
+pub fn pretty(text: &str) -> String {
     let value: Option<Value> = serde_json::from_str(text).ok();
     value.and_then(|value| serde_json::to_string_pretty(&value).ok()).unwrap_or_else(|| text.to_owned())
 }

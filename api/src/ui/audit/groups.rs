@@ -33,7 +33,7 @@ impl Kind {
     /// What a line is about.
     pub fn of(line: &TimelineLine) -> Self {
         match (line.stream.split('/').next().unwrap_or_default(), line.event_type.as_str()) {
-            ("tool_call", _) | (_, "ToolResultObserved") => Self::Call,
+            ("tool_call", _) | (_, "ToolResultObserved" | "ContextDeferred" | "TurnConcluded") => Self::Call,
             // The journal begins with the run.
             ("thread", "ThreadStarted") => Self::Run,
             ("thread", _) => Self::Model,

@@ -1,9 +1,9 @@
 //! The log: filters in the address, pages of it, and a stream that adds what comes.
 
-use super::parts::{self, line, shell, take_along};
+use super::parts::{self, follow_buttons, line, shell, take_along};
 use crate::error::{ApiError, ApiResult};
 use crate::http::agent::sse;
-use crate::http::ledger;
+use crate::http::{ledger, ledger_stream};
 use crate::state::App;
 use crate::ui::components::empty;
 use crate::ui::error::{self, PageError, PageResult};
@@ -132,15 +132,6 @@ pub async fn show(
     Ok(page.show(&viewer, content))
 }
 
-fn follow_buttons() -> Markup {
-    html! {
-        div.buttons.live hidden {
-            button.quiet #follow type="button" aria-pressed="false" { "Follow live" }
-            button #show-new type="button" hidden {}
-        }
-    }
-}
-
 fn paging(filters: &str, after: u64, last: u64, at_head: bool) -> Markup {
     let earlier = after.saturating_sub(u64::from(PAGE));
     html! {
@@ -185,7 +176,7 @@ pub async fn stream(
     let caller = viewer.caller;
     let open =
         app.open_streams.take(Some(caller.user_id.clone())).ok_or_else(|| ApiError::of(ErrorCode::RateLimited))?;
-    let frames = ledger::follow(app, caller, filter, after).flat_map(move |batch| {
+    let frames = ledger_stream::follow(app, caller, filter, after, None).flat_map(move |batch| {
         let _counted = &open;
         let frames = match batch {
             Ok(events) => timeline(&events)

@@ -12,8 +12,10 @@ mod lanes;
 mod log;
 pub mod parts;
 mod run;
+mod timeline;
 mod verify;
 
+pub use bundles::Kept;
 pub use verify::Verification;
 
 use crate::state::App;
@@ -33,6 +35,9 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/history/{conversation_id}/changes", get(conversation::changes))
         .route("/verify", get(verify::show).post(verify::begin))
         .route("/bundles/download", get(bundles::download))
+        .route("/bundles/shown/{key}", get(bundles::show_kept))
+        .route("/bundles/shown/{key}/events/{position}", get(bundles::event))
+        .route("/bundles/shown/{key}/runs/{run_id}", get(bundles::run))
         .route(
             "/bundles",
             get(bundles::show).post(bundles::check).layer(DefaultBodyLimit::max(bundles::MAX_BUNDLE_BYTES)),

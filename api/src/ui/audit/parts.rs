@@ -9,13 +9,31 @@ use maud::{Markup, html};
 /// Characters of what an event says, in a line.
 const WORDS_CHARS: usize = 260;
 
+/// What follows a list of events whose `data-live` says where from; scripts alone do.
+pub fn follow_buttons() -> Markup {
+    html! {
+        div.buttons.live hidden {
+            button.quiet #follow type="button" aria-pressed="false" { "Follow live" }
+            button #show-new type="button" hidden {}
+        }
+    }
+}
+
+/// Where the events of this log have their pages.
+pub const LOG: &str = "/log";
+
 /// An event as a line: for pages and for the stream that adds to them.
 pub fn line(line: &TimelineLine) -> Markup {
+    line_of(line, LOG)
+}
+
+/// The same of a log whose events have their pages below `events`.
+pub fn line_of(line: &TimelineLine, events: &str) -> Markup {
     let position = line.position;
     let at = line.recorded_at.to_string();
     html! {
         li.event id=(format!("p{position}")) .bad[line.undecodable] {
-            a.position href=(format!("/log/{position}")) { span.visually-hidden { "Event " } (position) }
+            a.position href=(format!("{events}/{position}")) { span.visually-hidden { "Event " } (position) }
             time.clock datetime=(at) { (clock(&at)) }
             span.words { (text::cut(&line.text, WORDS_CHARS)) }
             span.by { (text::cut(&line.actor, 60)) " · " (text::cut(&line.event_type, 60)) }
@@ -38,8 +56,19 @@ pub struct Travel<'a> {
     pub position: u64,
     /// Whether it stands in the past.
     pub past: bool,
-    /// The facts to stop at, in order.
-    pub stops: &'a [u64],
+    /// Where there is something to stop at.
+    pub stops: Stops,
+}
+
+/// The facts around a position that time travel stops at.
+#[derive(Clone, Copy, Default)]
+pub struct Stops {
+    /// The first of all.
+    pub first: Option<u64>,
+    /// The last before the position.
+    pub before: Option<u64>,
+    /// The first after it.
+    pub after: Option<u64>,
 }
 
 impl Travel<'_> {
@@ -47,8 +76,7 @@ impl Travel<'_> {
     pub fn show(&self) -> Markup {
         let Self { path, position, past, stops, .. } = *self;
         let link = |at: Option<u64>| at.map(|at| format!("{path}at={at}"));
-        let before = stops.iter().rev().find(|stop| **stop < position).copied();
-        let after = if past { stops.iter().find(|stop| **stop > position).copied() } else { None };
+        let after = stops.after.filter(|_| past);
         let now = path.trim_end_matches(['?', '&']);
         html! {
             @if past {
@@ -59,8 +87,8 @@ impl Travel<'_> {
             }
             form.travel method="get" action=(now.split('?').next().unwrap_or(now)) aria-label="Time travel" {
                 @for (name, value) in self.keep { input type="hidden" name=(name) value=(value); }
-                (step("first", "First", "First", link(stops.first().copied().filter(|first| *first != position || !past))))
-                (step("back", "◀", "One event back", link(before)))
+                (step("first", "First", "First", link(stops.first.filter(|first| *first != position || !past))))
+                (step("back", "◀", "One event back", link(stops.before)))
                 label for="at" { "As of event or time" }
                 input #at name="at" value=(position) inputmode="numeric" maxlength="40" required;
                 button.quiet type="submit" { "Go" }

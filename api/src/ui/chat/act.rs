@@ -9,12 +9,14 @@ use super::view::MAX_RUNNING;
 use crate::agui::Audience;
 use crate::error::{ApiError, ApiResult};
 use crate::http::{ClientId, Content, IdempotencyKey, Title};
+use crate::places::Turn;
 use crate::runs::prepare::{Prepared, Question, prepare_rerun, prepare_resume, prepare_turn};
 use crate::runs::start as start_run;
 use crate::runs::stop::stop as stop_run;
 use crate::state::App;
 use crate::ui::audit::parts::chat_link;
 use crate::ui::error::PageError;
+use crate::ui::grants;
 use crate::ui::session::to;
 use axum::Json;
 use axum::extract::rejection::FormRejection;
@@ -96,14 +98,14 @@ pub(super) async fn ask(State(app): State<Arc<App>>, viewer: Viewer, headers: He
     let came = async {
         let (user, body) = (viewer.author()?, read(body)?);
         let existing: Option<ConversationId> = body.conversation_id.map(ClientId::id);
-        room(&app, &user, existing.as_ref()).await?;
+        let room = room(&app, &user, existing.as_ref()).await?;
         let question = Question {
             content: lines(body.content),
             must_exist: existing.is_some(),
             conversation_id: existing,
             device_id: body.device_id.map(ClientId::id),
         };
-        go_on(&app, &prepare_turn(&app, &user, body.key.into(), question).await?).await
+        begin(&app, &prepare_turn(&app, &user, body.key.into(), question).await?, room).await
     };
     done(&headers, came.await)
 }
@@ -126,9 +128,9 @@ pub(super) async fn rerun(
         let (user, body) = (viewer.author()?, read(body)?);
         let turn = body.turn_id.id();
         let own = app.views.conversation_of_turn(&turn).await?;
-        room(&app, &user, own.as_ref()).await?;
+        let room = room(&app, &user, own.as_ref()).await?;
         let content = body.content.map(lines);
-        go_on(&app, &prepare_rerun(&app, &user, body.key.into(), turn, content).await?).await
+        begin(&app, &prepare_rerun(&app, &user, body.key.into(), turn, content).await?, room).await
     };
     done(&headers, came.await)
 }
@@ -137,6 +139,9 @@ pub(super) async fn rerun(
 pub(super) struct Decide {
     interrupt_id: ClientId,
     approved: bool,
+    /// What is allowed from now on, beside the one call.
+    #[serde(default)]
+    grant: String,
 }
 
 pub(super) async fn decide(
@@ -149,8 +154,10 @@ pub(super) async fn decide(
         let (user, body) = (viewer.author()?, read(body)?);
         // The same card answers once, whichever tab it is pressed in.
         let key = format!("approval:{}", body.interrupt_id.as_str());
-        let decisions = vec![(body.interrupt_id.id(), body.approved)];
-        go_on(&app, &prepare_resume(&app, &user, key, decisions, Vec::new()).await?).await
+        let decisions = vec![(body.interrupt_id.clone().id(), body.approved)];
+        let grants = grants::read(&body.grant)?.map(|grant| (body.interrupt_id.id(), grant));
+        let prepared = prepare_resume(&app, &user, key, decisions, grants.into_iter().collect()).await?;
+        go_on(&app, &user, &prepared).await
     };
     done(&headers, came.await)
 }
@@ -170,7 +177,8 @@ pub(super) async fn start(
     let came = async {
         let run = own_run(&app, &viewer, &read(body)?.run_id.id()).await?;
         let place = place(&run.conversation_id);
-        execute_run(&app, run).await?;
+        let room = room(&app, &run.user_id, Some(&run.conversation_id)).await?;
+        execute_run(&app, run, room).await?;
         Ok(place)
     };
     done(&headers, came.await)
@@ -245,30 +253,50 @@ async fn own_run(app: &App, viewer: &Viewer, id: &RunId) -> ApiResult<RunRow> {
     if run.user_id == user { Ok(run) } else { Err(ApiError::of(ErrorCode::Forbidden)) }
 }
 
-/// Only so many conversations of one person run at the same time: a run costs money.
-async fn room(app: &App, user: &UserId, own: Option<&ConversationId>) -> ApiResult<()> {
+/// Room for one more run of a person, until the run is claimed.
+struct Room(#[expect(dead_code, reason = "held")] Turn);
+
+/// Only so many conversations of one person run at the same time: a run costs money. Runs of a person begin one after
+/// the other, so that nothing comes between this look and the claim.
+async fn room(app: &App, user: &UserId, own: Option<&ConversationId>) -> ApiResult<Room> {
+    let turn = app.beginning.take(user).await;
     app.caught_up(&["conversation"]).await?;
     let rows = app.views.conversations(user).await?;
     let others = rows.iter().filter(|row| row.latest_turn_status.as_deref() == Some("running") && Some(&row.id) != own);
     if others.count() < MAX_RUNNING {
-        return Ok(());
+        return Ok(Room(turn));
     }
     let message = format!("{MAX_RUNNING} conversations are running: wait until one of them ends, or stop one");
     Err(ApiError::new(ErrorCode::RateLimited, message))
 }
 
-/// Starts what was prepared, unless other approvals of the turn still wait.
-pub(in crate::ui) async fn go_on(app: &Arc<App>, prepared: &Prepared) -> ApiResult<String> {
+/// Starts what an answer prepared, unless other approvals of the turn still wait. Without room the answer counts all
+/// the same, and the run waits to be started.
+pub(in crate::ui) async fn go_on(app: &Arc<App>, user: &UserId, prepared: &Prepared) -> ApiResult<String> {
+    if prepared.run_id.is_none() {
+        return Ok(place(&prepared.conversation_id));
+    }
+    let room = room(app, user, Some(&prepared.conversation_id)).await.map_err(|error| match error.code {
+        ErrorCode::RateLimited => {
+            ApiError::new(error.code, format!("your answer is recorded, but {}; then start it", error.message))
+        }
+        _ => error,
+    })?;
+    begin(app, prepared, room).await
+}
+
+/// Starts what was prepared.
+async fn begin(app: &Arc<App>, prepared: &Prepared, room: Room) -> ApiResult<String> {
     if let Some(run_id) = &prepared.run_id {
         app.caught_up(&["conversation"]).await?;
         if let Some(run) = app.views.find_run(run_id).await? {
-            execute_run(app, run).await?;
+            execute_run(app, run, room).await?;
         }
     }
     Ok(place(&prepared.conversation_id))
 }
 
-async fn execute_run(app: &Arc<App>, run: RunRow) -> ApiResult<()> {
+async fn execute_run(app: &Arc<App>, run: RunRow, _until_it_is_claimed: Room) -> ApiResult<()> {
     let audience =
         Audience { thread_id: run.conversation_id.to_string(), run_id: run.run_id.to_string(), declared: true };
     match start_run(app, run, audience).await {

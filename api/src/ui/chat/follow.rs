@@ -4,13 +4,12 @@
 //! one that is missed is made up for by the next. Its id is the position of the log that it is shown as of: who
 //! connects again with it gets every part anew if anything happened since, and nothing if not.
 
-use super::view::{Chat, own_device};
+use super::view::Chat;
 use super::{Viewer, parts};
 use crate::error::{ApiError, ApiResult};
 use crate::http::access::read_conversation;
 use crate::http::agent::sse;
 use crate::http::{ClientId, MAX_OPEN_STREAMS};
-use crate::identity::Caller;
 use crate::state::App;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
@@ -19,7 +18,7 @@ use axum::response::sse::Event;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::sha256_hex;
 use devmind_domain::event::{AggregateType, RecordedEvent};
-use devmind_domain::ids::{ConversationId, DeviceId};
+use devmind_domain::ids::ConversationId;
 use futures::stream;
 use serde::Deserialize;
 use serde_json::json;
@@ -63,9 +62,8 @@ pub(super) async fn stream(
         // Of a log that was replaced since, everything is news.
         after: last.unwrap_or(look.at).min(head),
         app,
-        caller: viewer.caller,
+        viewer,
         id,
-        own_device: own_device(&headers),
         listed: BTreeSet::new(),
         sent: HashMap::new(),
         waiting: VecDeque::new(),
@@ -78,9 +76,8 @@ pub(super) async fn stream(
 
 struct Follower {
     app: Arc<App>,
-    caller: Caller,
+    viewer: Viewer,
     id: Option<ConversationId>,
-    own_device: Option<DeviceId>,
     after: u64,
     /// The conversations beside it, as they were last sent.
     listed: BTreeSet<String>,
@@ -140,7 +137,7 @@ impl Follower {
                 .aggregate_id
                 .as_str()
                 .split_once('/')
-                .is_some_and(|(user, _)| user == self.caller.user_id.as_str()),
+                .is_some_and(|(user, _)| user == self.viewer.caller.user_id.as_str()),
             // What was sent by a process that ended is unknown.
             Some(AggregateType::Node | AggregateType::Redaction) => true,
             _ => false,
@@ -149,7 +146,7 @@ impl Follower {
 
     /// Reads everything again and queues the parts that changed.
     async fn look(&mut self) -> ApiResult<()> {
-        let mut chat = Chat::read(&self.app, &self.caller, self.id.as_ref(), self.own_device.clone()).await?;
+        let mut chat = Chat::read(&self.app, &self.viewer, self.id.as_ref(), None).await?;
         self.after = chat.position;
         // Scripts make their own keys: with one in them every part would change each time.
         chat.key.clear();

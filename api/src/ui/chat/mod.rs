@@ -24,7 +24,6 @@ use crate::http::access::read_conversation;
 use crate::state::App;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::HeaderMap;
 use axum::routing::{get, post};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::{ConversationId, ToolCallId};
@@ -52,21 +51,28 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 /// A new conversation beside the others.
-async fn start(State(app): State<Arc<App>>, viewer: Viewer, headers: HeaderMap) -> PageResult {
-    let chat = Chat::read(&app, &viewer.caller, None, view::own_device(&headers)).await?;
+async fn start(State(app): State<Arc<App>>, viewer: Viewer) -> PageResult {
+    let chat = Chat::read(&app, &viewer, None, None).await?;
     Ok(page(&viewer, "New conversation", &chat))
+}
+
+/// Which turns.
+#[derive(Deserialize)]
+struct Turns {
+    /// Those before the one with this number; absent: the newest.
+    before: Option<u32>,
 }
 
 async fn conversation(
     State(app): State<Arc<App>>,
     viewer: Viewer,
-    headers: HeaderMap,
     Path(id): Path<String>,
+    Query(query): Query<Turns>,
 ) -> PageResult {
     let id: ConversationId = id.as_str().into();
     app.caught_up(&["conversation"]).await?;
     read_conversation(&app, &viewer.caller, &id, "page").await?;
-    let chat = Chat::read(&app, &viewer.caller, Some(&id), view::own_device(&headers)).await?;
+    let chat = Chat::read(&app, &viewer, Some(&id), query.before).await?;
     Ok(page(&viewer, chat.title(), &chat))
 }
 
@@ -160,7 +166,7 @@ async fn answer(
     let id: ConversationId = which.c.id();
     app.caught_up(&["conversation"]).await?;
     read_conversation(&app, &viewer.caller, &id, "answer").await?;
-    let turns = app.views.turns(&id).await?;
+    let turns = app.views.turns_before(&id, which.turn.checked_add(1), 1).await?;
     let turn = turns.into_iter().find(|turn| turn.sequence_no == which.turn);
     let whole = turn.and_then(|turn| turn.answer).ok_or_else(|| ApiError::of(ErrorCode::NotFound))?;
     Ok(([("content-type", "text/plain; charset=utf-8")], whole))

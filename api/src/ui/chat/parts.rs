@@ -1,13 +1,13 @@
 //! The chat as markup, part by part: the page is made of the same parts that the stream sends.
 
 use super::markdown;
-use super::view::{Chat, MAX_RUNNING, Open};
+use super::view::{Chat, MAX_RUNNING, MAX_SHOWN_TURNS, Open};
 use crate::ui::audit::parts::{chat_link, history_link, run_link};
 use crate::ui::components::{Tone, chip, time};
-use crate::ui::{text, utf8_percent};
+use crate::ui::{grants, text, utf8_percent};
 use devmind_domain::ErrorCode;
 use devmind_domain::limits::{MAX_CONTENT_CHARS, MAX_TITLE_CHARS};
-use devmind_projections::{PendingApproval, TurnRow, TurnToolCall};
+use devmind_projections::{DeviceRow, PendingApproval, TurnRow, TurnToolCall};
 use maud::{Markup, html};
 
 /// What sends "continue" after an answer that was cut off.
@@ -16,15 +16,19 @@ const CONTINUE: &str = "continue";
 /// Everything within the frame.
 pub(super) fn whole(chat: &Chat) -> Markup {
     let id = chat.open.as_ref().map(|open| open.id.as_str());
+    let still = chat.open.as_ref().is_some_and(|open| open.before.is_some());
     html! {
-        div.chat-columns #chat data-conversation=[id] data-position=(chat.position) {
+        div.chat-columns #chat data-conversation=[id] data-position=(chat.position) data-still[still] {
             section.chat-open aria-labelledby="chat-title" {
                 (head(chat))
                 (device(chat))
                 p #connection.card.doubt role="status" hidden {}
                 div #turns { @if let Some(open) = &chat.open { (turns(chat, open)) } @else { (welcome()) } }
                 p #problem role="alert" hidden {}
-                (composer(chat))
+                @match chat.open.as_ref().and_then(|open| Some((open, open.before?))) {
+                    Some((open, before)) => (later(open, before)),
+                    None => (composer(chat)),
+                }
             }
             (list(chat))
         }
@@ -87,14 +91,13 @@ fn device(chat: &Chat) -> Markup {
             @if let Some(device) = online.first() {
                 (chip(Tone::Good, "connected"))
                 span { "Local tools: connected · "
-                    @if chat.own_device.as_ref() == Some(&device.device_id) { "this computer" }
-                    @else { "device " (short(device.device_id.as_str())) }
-                    " · " (device.tools.len()) " tools"
+                    @if let Some(workspace) = &device.workspace { "workspace " strong { (text::inline(workspace)) } " · " }
+                    (computer(chat, device)) " · " (device.tools.len()) " tools"
                     @if online.len() > 1 { " · and " (online.len() - 1) " more" }
                 }
             } @else if let Some(device) = last {
                 (chip(Tone::Quiet, "not connected"))
-                span { "Local tools: not connected. Device " (short(device.device_id.as_str())) " was last seen " (time(device.last_seen))
+                span { "Local tools: not connected. " (computer(chat, device)) @if let Some(workspace) = &device.workspace { " (workspace " (text::inline(workspace)) ")" } " was last seen " (time(device.last_seen))
                     @if let Some(reason) = device.close_reason.as_ref().filter(|reason| !reason.is_empty()) { ", " (text::inline(reason)) }
                     ". Start it again with " code { "devmind-device" } "." }
             } @else {
@@ -106,25 +109,58 @@ fn device(chat: &Chat) -> Markup {
     }
 }
 
+/// A computer as its user knows it.
+fn computer(chat: &Chat, device: &DeviceRow) -> Markup {
+    html! {
+        @if chat.own_device.as_ref() == Some(&device.device_id) { "this computer" }
+        @else if let Some(name) = &device.computer { "computer " (text::inline(name)) }
+        @else { "device " code title=(device.device_id) { "…" (end_of(device.device_id.as_str())) } }
+    }
+}
+
+/// The same where no markup can be.
+fn choice(chat: &Chat, device: &DeviceRow) -> String {
+    let computer = match &device.computer {
+        _ if chat.own_device.as_ref() == Some(&device.device_id) => "this computer".to_owned(),
+        Some(name) => text::plain(name),
+        None => format!("device …{}", end_of(device.device_id.as_str())),
+    };
+    device.workspace.as_ref().map_or(computer.clone(), |workspace| format!("{} · {computer}", text::plain(workspace)))
+}
+
 /// The end of an id, which tells those of one person apart.
-fn short(id: &str) -> Markup {
+fn end_of(id: &str) -> &str {
     let end = id.char_indices().rev().nth(5).map_or(0, |(at, _)| at);
-    html! { code title=(id) { "…" (id.get(end..).unwrap_or(id)) } }
+    id.get(end..).unwrap_or(id)
 }
 
 fn turns(chat: &Chat, open: &Open) -> Markup {
     html! {
-        @if open.earlier > 0 {
-            p.hint { "The newest turns. " (open.earlier) " earlier ones are in "
-                a href=(format!("/api/turns?conversation_id={}", utf8_percent(open.id.as_str()))) { "the API" } "." }
+        @if open.first() > 1 {
+            nav.buttons aria-label="Earlier turns" {
+                a.button.quiet rel="prev" href=(format!("{}?before={}", chat_link(open.id.as_str()), open.first())) { "Earlier turns" }
+                span.hint { (open.first() - 1) " before these" }
+            }
         }
+        @if open.turns.is_empty() && open.before.is_some() { p.hint { "There are no turns before this one." } }
         @for own in &open.turns { (turn(chat, open, own)) }
+    }
+}
+
+/// The ways out of a page of earlier turns, which does not change and where nothing is asked.
+fn later(open: &Open, before: u32) -> Markup {
+    let place = chat_link(open.id.as_str());
+    html! {
+        nav.buttons #later aria-label="Later turns" {
+            a.button.quiet rel="next" href=(format!("{place}?before={}", before.saturating_add(MAX_SHOWN_TURNS))) { "Later turns" }
+            a.button href=(place) { "To the newest, to ask" }
+        }
     }
 }
 
 fn turn(chat: &Chat, open: &Open, turn: &TurnRow) -> Markup {
     let number = turn.sequence_no;
-    let api = format!("/api/turns?conversation_id={}", utf8_percent(open.id.as_str()));
+    let api = format!("/api/turns?conversation_id={}&before={}&limit=1", utf8_percent(open.id.as_str()), number + 1);
     let whole = format!("/chat/answer?c={}&turn={number}", utf8_percent(open.id.as_str()));
     let runs = turn.status == "running";
     let answer =
@@ -263,7 +299,7 @@ fn ask(open: &Open, approval: &PendingApproval) -> Markup {
             p { strong { (text::inline(&approval.message)) } }
             (text::code(&arguments, &whole))
             p.hint {
-                "Allows " code { (text::inline(&approval.tool)) } " once, with exactly these arguments, and nothing else."
+                "“Allow once” allows " code { (text::inline(&approval.tool)) } " once, with exactly these arguments, and nothing else."
                 @if let Some(at) = approval.expires_at { " Without an answer by " (time(at)) " the model is told that nobody decided." }
             }
             @if open.own {
@@ -271,6 +307,7 @@ fn ask(open: &Open, approval: &PendingApproval) -> Markup {
                     (button("/chat/decide", &[("interrupt_id", approval.interrupt_id.as_str()), ("approved", "false")], "quiet", "Deny"))
                     (button("/chat/decide", &[("interrupt_id", approval.interrupt_id.as_str()), ("approved", "true")], "", "Allow once"))
                 }
+                (grants::offer(approval, "/chat/decide"))
             }
         }
     }
@@ -315,10 +352,7 @@ fn composer(chat: &Chat) -> Markup {
                         label for="device" { "Tools of" }
                         select #device name="device_id" {
                             @for device in devices {
-                                option value=(device.device_id) {
-                                    @if chat.own_device.as_ref() == Some(&device.device_id) { "this computer" }
-                                    @else { "device …" (device.device_id.as_str().chars().rev().take(6).collect::<Vec<_>>().into_iter().rev().collect::<String>()) }
-                                }
+                                option value=(device.device_id) { (choice(chat, device)) }
                             }
                             option value="" { "no computer" }
                         }

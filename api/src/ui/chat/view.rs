@@ -4,7 +4,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::identity::Caller;
 use crate::ids::new_id;
 use crate::state::App;
-use axum::http::HeaderMap;
+use crate::ui::session::Viewer;
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::{ConversationId, DeviceId};
 use devmind_domain::thread::Thread;
@@ -12,12 +12,10 @@ use devmind_ledger::load;
 use devmind_projections::{ConversationRow, DeviceRow, TurnRow};
 use std::sync::Arc;
 
-/// Turns on a page, at most: the newest. Each is sent again when it changes.
-pub(super) const MAX_SHOWN_TURNS: usize = 50;
+/// Turns on a page, at most. Each is sent again when it changes.
+pub(super) const MAX_SHOWN_TURNS: u32 = 50;
 /// Conversations of one person that may run at the same time.
 pub(super) const MAX_RUNNING: usize = 4;
-/// Names the computer that the page is shown on, where its device program shows it.
-const DEVICE_HEADER: &str = "x-devmind-device";
 
 /// What is shown.
 pub(super) struct Chat {
@@ -38,36 +36,31 @@ pub(super) struct Open {
     pub id: ConversationId,
     pub title: String,
     pub turns: Vec<TurnRow>,
-    /// Turns before those that are shown.
-    pub earlier: usize,
+    /// Where the page ends: before the turn with this number. Absent: with the newest, and it goes on.
+    pub before: Option<u32>,
     /// What the running turn has written so far.
     pub streamed: String,
     /// Whether it is the reader's own: others may look.
     pub own: bool,
 }
 
-/// The device that a request came through.
-pub(super) fn own_device(headers: &HeaderMap) -> Option<DeviceId> {
-    headers.get(DEVICE_HEADER).and_then(|id| id.to_str().ok()).map(DeviceId::from)
-}
-
 impl Chat {
     /// Reads it; whether `id` may be read is checked before.
     pub(super) async fn read(
         app: &Arc<App>,
-        caller: &Caller,
+        Viewer { caller, device }: &Viewer,
         id: Option<&ConversationId>,
-        own_device: Option<DeviceId>,
+        before: Option<u32>,
     ) -> ApiResult<Self> {
         let position = app.caught_up(&["conversation", "tool_call", "device"]).await?;
         let conversations = app.views.conversations(&caller.user_id).await?;
         let open = match id {
-            Some(id) => Some(Open::read(app, caller, id, &conversations).await?),
+            Some(id) => Some(Open::read(app, caller, id, before).await?),
             None => None,
         };
         let devices = app.views.devices(&caller.user_id).await?;
         let (user, key) = (caller.user_id.to_string(), new_id());
-        Ok(Self { position, conversations, open, devices, own_device, user, key })
+        Ok(Self { position, conversations, open, devices, own_device: device.clone(), user, key })
     }
 
     pub(super) fn title(&self) -> &str {
@@ -83,32 +76,27 @@ impl Chat {
 }
 
 impl Open {
-    async fn read(app: &Arc<App>, caller: &Caller, id: &ConversationId, listed: &[ConversationRow]) -> ApiResult<Self> {
-        let owner = app.views.conversation_owner(id).await?;
-        let owner = owner.ok_or_else(|| ApiError::of(ErrorCode::ConversationNotFound))?;
-        let title = match listed.iter().find(|row| row.id == *id) {
-            Some(row) => row.title.clone(),
-            // Not among the newest hundred.
-            None => app
-                .views
-                .conversations(&owner)
-                .await?
-                .into_iter()
-                .find(|row| row.id == *id)
-                .map_or_else(|| "Conversation".to_owned(), |row| row.title),
-        };
-        let mut turns = app.views.turns(id).await?;
-        let earlier = turns.len().saturating_sub(MAX_SHOWN_TURNS);
-        turns.drain(..earlier);
+    async fn read(app: &Arc<App>, caller: &Caller, id: &ConversationId, before: Option<u32>) -> ApiResult<Self> {
+        let found = app.views.conversation_row(id).await?.filter(|(.., deleted)| !deleted);
+        let (owner, title, _) = found.ok_or_else(|| ApiError::of(ErrorCode::ConversationNotFound))?;
+        let turns = app.views.turns_before(id, before, MAX_SHOWN_TURNS).await?;
+        // A page that the newest turn is on is the one that goes on.
+        let before = before.filter(|_| !turns.last().is_some_and(|turn| turn.is_latest));
         let streamed = match turns.last().filter(|turn| turn.status == "running") {
             Some(turn) => streamed(app, turn).await?,
             None => String::new(),
         };
-        Ok(Self { id: id.clone(), title, turns, earlier, streamed, own: owner == caller.user_id })
+        Ok(Self { id: id.clone(), title, turns, before, streamed, own: owner == caller.user_id })
     }
 
+    /// The newest turn, where the page shows it.
     pub(super) fn latest(&self) -> Option<&TurnRow> {
-        self.turns.last()
+        self.turns.last().filter(|turn| turn.is_latest)
+    }
+
+    /// The number of the first turn that is shown; turns are counted from 1 without gaps.
+    pub(super) fn first(&self) -> u32 {
+        self.turns.first().map_or(1, |turn| turn.sequence_no)
     }
 }
 

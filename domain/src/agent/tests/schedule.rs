@@ -243,7 +243,7 @@ impl AgentPorts for World {
             schedule.end(ended);
             let observed = result(&calls[ended].call.id);
             if let ThreadEvent::ToolResultObserved(observed) = &observed {
-                let decided = self.thread.decide(ThreadCommand::ObserveResult(observed.clone()));
+                let decided = self.thread.decide(ThreadCommand::ObserveResult(observed.clone(), Deferred::default()));
                 assert!(decided.is_ok(), "{decided:?}");
             }
             self.thread.evolve(&observed);
@@ -280,7 +280,7 @@ fn a_message_of_thirty_calls_of_every_kind_gets_one_result_each_and_the_prompt_h
         let calls: Vec<_> = (0..30).map(|n| call(&format!("c{n}"), kinds[random.below(kinds.len())], "{}")).collect();
         let ids: Vec<_> = calls.iter().map(|call| call.id.clone()).collect();
         let thread = wants(&calls);
-        let (tools, decisions, approvals) = (tools(), Vec::new(), Approvals::default());
+        let (tools, decisions, approvals) = (tools(), Vec::new(), decided(&[]));
         let thread = Thread {
             started: Some(ThreadStarted {
                 conversation_id: "c".into(),

@@ -138,3 +138,25 @@ fn what_a_later_stage_made_of_an_outcome_is_recorded_and_changes_nothing_of_the_
     let after: Vec<Event> = before.iter().cloned().chain([revised.into()]).collect();
     assert_eq!(fold(&after), fold(&before));
 }
+
+#[test]
+fn what_was_decided_first_is_the_verdict_and_a_persons_answer_is_the_conversations_to_tell() {
+    let policy = |decision, by: &str| {
+        Event::from(ToolCallDecided { stage: "policy".into(), decision, code: "CODE".into(), by: by.into() })
+    };
+    let asked = || vec![request("a").into(), policy(Ask, "policy:p")];
+    let answered = Event::from(decided(Allow, "user:alice"));
+    for (what, events, verdict) in [
+        ("requested", vec![request("a").into()], None),
+        ("asked", asked(), Some((Ask, "policy:p"))),
+        ("asked before there were policies", after(&[Ask]), Some((Ask, "pipeline"))),
+        ("answered", [asked(), vec![answered.clone()]].concat(), Some((Ask, "tool"))),
+        ("sent", [asked(), vec![answered, dispatched(1)]].concat(), Some((Allow, "tool"))),
+        ("allowed by a rule", vec![request("a").into(), policy(Allow, "policy:p")], Some((Allow, "policy:p"))),
+        ("refused by a rule", vec![request("a").into(), policy(Deny, "policy:p")], Some((Deny, "policy:p"))),
+        ("sent without a word", sent(1), Some((Allow, "tool"))),
+    ] {
+        let own = fold(&events).verdict();
+        assert_eq!(own.as_ref().map(|own| (own.decision, own.by.as_str())), verdict, "{what}");
+    }
+}

@@ -130,6 +130,14 @@ impl ReadLog for PgLog {
         Ok(events)
     }
 
+    async fn last_before(&self, filter: &EventFilter, before: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let mut builder = filter_query_back(filter, before);
+        let mut connection = self.connections.take().await?;
+        let event = page(builder.build().fetch(&mut *connection)).await?;
+        connection.give_back();
+        Ok(event)
+    }
+
     async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error> {
         let sql = format!("SELECT {SNAPSHOT} FROM ledger.snapshots WHERE aggregate_type = $1 AND aggregate_id = $2");
         let query = sqlx::query_as::<_, SnapshotRow>(&sql).bind(&stream.aggregate_type).bind(&stream.aggregate_id);
@@ -241,9 +249,23 @@ impl ReadLog for PgLog {
 }
 
 fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_, Postgres> {
+    let mut sql = passing(filter);
+    sql.push(" AND position > ").push_bind(as_i64(after));
+    sql.push(" ORDER BY position LIMIT ").push_bind(i64::from(limit));
+    sql
+}
+
+fn filter_query_back(filter: &EventFilter, before: u64) -> QueryBuilder<'_, Postgres> {
+    let mut sql = passing(filter);
+    sql.push(" AND position < ").push_bind(as_i64(before)).push(" ORDER BY position DESC LIMIT 1");
+    sql
+}
+
+/// The events that pass a filter, for a query that goes on with where and how many.
+fn passing(filter: &EventFilter) -> QueryBuilder<'_, Postgres> {
     let EventFilter { conversation_id, run_id, tool_call_id, stream, event_type, actor } = filter;
     let mut sql = QueryBuilder::new(format!("SELECT {COLUMNS} FROM ledger.events WHERE partition = "));
-    sql.push_bind(partition()).push(" AND position > ").push_bind(as_i64(after));
+    sql.push_bind(partition());
     if let Some(id) = conversation_id {
         sql.push(" AND conversation_id = ").push_bind(id.as_str());
     }
@@ -285,6 +307,5 @@ fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_
         );
         sql.push_bind(model_call_id).push(") ELSE FALSE END)");
     }
-    sql.push(" ORDER BY position LIMIT ").push_bind(i64::from(limit));
     sql
 }

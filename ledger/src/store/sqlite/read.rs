@@ -94,6 +94,11 @@ impl ReadLog for SqliteLog {
         page(builder.build().fetch(&self.pool)).await
     }
 
+    async fn last_before(&self, filter: &EventFilter, before: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let mut builder = filter_query_back(filter, before);
+        page(builder.build().fetch(&self.pool)).await
+    }
+
     async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error> {
         let sql = format!("SELECT {SNAPSHOT} FROM snapshots WHERE aggregate_type = ? AND aggregate_id = ?");
         let query = sqlx::query_as::<_, SnapshotRow>(&sql).bind(&stream.aggregate_type).bind(&stream.aggregate_id);
@@ -182,9 +187,23 @@ impl ReadLog for SqliteLog {
 }
 
 fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_, Sqlite> {
+    let mut sql = passing(filter);
+    sql.push(" AND position > ").push_bind(as_i64(after));
+    sql.push(" ORDER BY position LIMIT ").push_bind(limit);
+    sql
+}
+
+fn filter_query_back(filter: &EventFilter, before: u64) -> QueryBuilder<'_, Sqlite> {
+    let mut sql = passing(filter);
+    sql.push(" AND position < ").push_bind(as_i64(before)).push(" ORDER BY position DESC LIMIT 1");
+    sql
+}
+
+/// The events that pass a filter, for a query that goes on with where and how many.
+fn passing(filter: &EventFilter) -> QueryBuilder<'_, Sqlite> {
     let EventFilter { conversation_id, run_id, tool_call_id, stream, event_type, actor } = filter;
     let mut sql = QueryBuilder::new(format!("SELECT {COLUMNS} FROM events WHERE partition = "));
-    sql.push_bind(partition()).push(" AND position > ").push_bind(as_i64(after));
+    sql.push_bind(partition());
     if let Some(id) = conversation_id {
         sql.push(" AND conversation_id = ").push_bind(id.as_str());
     }
@@ -222,7 +241,6 @@ fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_
         sql.push(" WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_each(coalesce(payload -> '$.tool_calls', payload -> '$.redacted.kept.tool_calls')) WHERE value ->> '$.id' = ");
         sql.push_bind(model_call_id).push(") ELSE 0 END)");
     }
-    sql.push(" ORDER BY position LIMIT ").push_bind(limit);
     sql
 }
 
@@ -245,18 +263,21 @@ mod tests {
             EventFilter { event_type: Some("x".into()), ..any() },
             EventFilter { actor: Some("x".into()), ..any() },
         ] {
-            let explain = format!("EXPLAIN QUERY PLAN {}", filter_query(&filter, 0, 10).sql());
-            let plan: Vec<String> = sqlx::raw_sql(&explain)
-                .fetch_all(&mut sql)
-                .await
-                .expect("explained")
-                .iter()
-                .map(|row| row.get::<String, _>("detail"))
-                .collect();
-            let plan = plan.join("; ");
-            // The position alone would find every event after `after`.
-            let by_position = "(partition=? AND position>?)";
-            assert!(!plan.contains("SCAN events") && !plan.contains(by_position), "{filter:?}: {plan}");
+            for query in [filter_query(&filter, 0, 10), filter_query_back(&filter, 10)] {
+                let explain = format!("EXPLAIN QUERY PLAN {}", query.sql());
+                let plan: Vec<String> = sqlx::raw_sql(&explain)
+                    .fetch_all(&mut sql)
+                    .await
+                    .expect("explained")
+                    .iter()
+                    .map(|row| row.get::<String, _>("detail"))
+                    .collect();
+                let plan = plan.join("; ");
+                // The position alone would find every event after `after`.
+                let by_position = ["(partition=? AND position>?)", "(partition=? AND position<?)"];
+                let walks = plan.contains("SCAN events") || by_position.iter().any(|way| plan.contains(way));
+                assert!(!walks, "{filter:?}: {plan}");
+            }
         }
     }
 }

@@ -1,14 +1,19 @@
 //! Bundles: a conversation or a run with everything that somebody elsewhere needs to check it, and the other way
 //! round: a bundle from elsewhere, checked and shown. What is uploaded is never written to the log.
 
-use super::parts::clock;
+mod kept;
+mod shown;
+
+pub use kept::Kept;
+pub use shown::{event, run, show as show_kept};
+
 use crate::error::{ApiError, ApiResult};
 use crate::http::ledger::may_read;
 use crate::ids::now;
 use crate::state::App;
-use crate::ui::components::{Tone, chip, facts, id};
 use crate::ui::error::{PageError, PageResult, card};
 use crate::ui::layout::{Page, Section};
+use crate::ui::session::to;
 use crate::ui::{Viewer, text};
 use axum::body::Body;
 use axum::extract::{Multipart, Query, State};
@@ -16,8 +21,8 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use devmind_domain::ErrorCode;
 use devmind_ledger::EventFilter;
-use devmind_ledger::bundle::{BundleError, BundleReport, Selection, export_bundle, read_bundle};
-use devmind_projections::{TimelineLine, timeline};
+use devmind_ledger::bundle::{BundleError, Selection, export_bundle, read_bundle};
+use kept::KEPT_FOR;
 use maud::{Markup, html};
 use serde::Deserialize;
 use std::io::{BufReader, Write as _};
@@ -28,10 +33,6 @@ use tokio::time::timeout;
 
 /// Bytes of an uploaded bundle, at most; larger ones are for `devmind-replay verify`.
 pub const MAX_BUNDLE_BYTES: usize = 32 << 20;
-/// Events of an uploaded bundle that are shown, at most.
-const MAX_SHOWN: usize = 200;
-/// Characters of the payload of such an event, at most; the file has it all.
-const MAX_PAYLOAD_CHARS: usize = 2_000;
 /// An upload must be complete within this time.
 const UPLOAD_WITHIN: Duration = Duration::from_secs(60);
 /// Bundles that are written or checked at a time.
@@ -71,7 +72,7 @@ fn forms(viewer: &Viewer) -> Markup {
                 h2 { "Check one" }
                 label for="bundle" { "A bundle of this or another ledger" }
                 input #bundle type="file" name="bundle" accept=".jsonl,application/jsonl" required;
-                p.hint { "Up to " (MAX_BUNDLE_BYTES >> 20) " MiB. It is checked and shown, and nothing of it is kept." }
+                p.hint { "Up to " (MAX_BUNDLE_BYTES >> 20) " MiB. It is checked and shown to you alone, kept in memory for at most " (KEPT_FOR.as_secs() / 60) " minutes, and never written to the log." }
                 button type="submit" { "Check and show" }
             }
         }
@@ -114,7 +115,7 @@ pub async fn download(State(app): State<Arc<App>>, viewer: Viewer, Query(which):
     Ok((headers, Body::from(bytes)).into_response())
 }
 
-/// Checks an uploaded bundle and shows what is in it.
+/// Checks an uploaded bundle, keeps it for a while, and leads to its pages.
 pub async fn check(State(app): State<Arc<App>>, viewer: Viewer, upload: Multipart) -> PageResult<Response> {
     let _turn = AT_ONCE.acquire().await.map_err(|_| ApiError::of(ErrorCode::ShuttingDown))?;
     let mut file = tempfile::tempfile().map_err(|error| failed(&error))?;
@@ -123,28 +124,24 @@ pub async fn check(State(app): State<Arc<App>>, viewer: Viewer, upload: Multipar
     let checked = tokio::task::spawn_blocking(move || {
         std::io::Seek::rewind(&mut file)?;
         let mut events = Vec::new();
-        let report = read_bundle(BufReader::new(file), |event| {
-            if events.len() < MAX_SHOWN {
-                events.push(Arc::new(event));
-            }
-        });
-        let payloads = events.iter().map(|event| event.payload.clone()).collect::<Vec<_>>();
-        report.map(|report| (report, timeline(&events).into_iter().zip(payloads).collect::<Vec<_>>()))
+        let report = read_bundle(BufReader::new(file), |event| events.push(Arc::new(event)))?;
+        Ok((report, events))
     });
-    let checked = checked.await.map_err(|error| failed(&error))?;
-    let own = app.checkpoints.key().fingerprint();
-    let content = html! {
-        @match &checked {
-            Ok((report, lines)) => (told(&name, report, lines, &own)),
-            Err(error) => {
-                h1 { "This is no sound bundle" }
-                (card(&refusal(error)))
-                p { "Its name is " (text::inline(&name)) "." }
-            },
+    match checked.await.map_err(|error| failed(&error))? {
+        Ok((report, events)) => {
+            let key = app.bundles.keep(viewer.caller.user_id.clone(), name, report, events);
+            Ok(to(&shown::link(&key)))
         }
-        p { a.button.quiet href="/bundles" { "Another one" } }
-    };
-    Ok(page().show(&viewer, content).into_response())
+        Err(error) => {
+            let content = html! {
+                h1 { "This is no sound bundle" }
+                (card(&refusal(&error)))
+                p { "Its name is " (text::inline(&name)) "." }
+                p { a.button.quiet href="/bundles" { "Another one" } }
+            };
+            Ok(page().show(&viewer, content).into_response())
+        }
+    }
 }
 
 async fn receive(mut upload: Multipart, file: &mut std::fs::File) -> ApiResult<String> {
@@ -162,56 +159,6 @@ async fn receive(mut upload: Multipart, file: &mut std::fs::File) -> ApiResult<S
         file.write_all(&chunk).map_err(|error| failed(&error))?;
     }
     if size == 0 { Err(ApiError::field("bundle", "choose a file")) } else { Ok(name) }
-}
-
-fn told(name: &str, report: &BundleReport, lines: &[(TimelineLine, String)], own: &str) -> Markup {
-    let sound = report.findings_total == 0;
-    let first = report.findings.iter().map(|(_, position, _)| *position).filter(|position| *position > 0).min();
-    html! {
-        div.card.doubt.past role="status" { p { strong { "You look at a bundle." } " It was read, not taken in: nothing of it is in this log, and nothing here acts." } }
-        h1 { (text::inline(name)) }
-        @if sound {
-            div.card.good {
-                p { (chip(Tone::Good, "everything holds")) " " (report.events) " events, unchanged, in a log of " (report.size) "." }
-                @if report.fingerprint == own { p { "It was signed by the key of this server." } }
-                @else { p { "Whether the key is that of the ledger it should come from, only a fingerprint noted elsewhere can tell." } }
-            }
-        } @else {
-            div.card.bad role="alert" {
-                p { (chip(Tone::Bad, "does not hold")) " " (report.findings_total) " findings. Do not rely on what follows." }
-                @if let Some(first) = first { p { strong { "The first bad position is " (first) "." } } }
-            }
-        }
-        (facts(&[
-            ("What is in it", text::inline(&report.selection)),
-            ("Log", text::inline(&report.origin)),
-            ("Key", id(&report.fingerprint)),
-            ("Root", id(&hex::encode(report.root))),
-            ("Erased", html! { (report.redacted.len()) " events" }),
-        ]))
-        @if !report.findings.is_empty() {
-            h2 { "Findings" }
-            ol.rows { @for (number, position, reason) in &report.findings { li { "Line " (number) @if *position > 0 { ", event " (position) } ": " (text::cut(reason, 400)) } } }
-        }
-        h2 { "Events" }
-        @if report.events > MAX_SHOWN as u64 { p.hint { "The first " (MAX_SHOWN) " of " (report.events) "." } }
-        ol.groups { @for (told, payload) in lines { li { (event(told, payload)) } } }
-    }
-}
-
-/// An event of another place: nothing of it leads into this log.
-fn event(told: &TimelineLine, payload: &str) -> Markup {
-    let at = told.recorded_at.to_string();
-    html! {
-        details.group {
-            summary {
-                span.kind { "Event " (told.position) }
-                span.words { (text::cut(&told.text, 200)) br; span.by { (text::inline(&told.actor)) " · " (text::inline(&told.event_type)) } }
-                span.end { time.clock datetime=(at) { (clock(&at)) } }
-            }
-            div.payload { pre.code dir="ltr" tabindex="0" { code { (text::cut(payload, MAX_PAYLOAD_CHARS)) } } }
-        }
-    }
 }
 
 fn refusal(error: &BundleError) -> ApiError {
