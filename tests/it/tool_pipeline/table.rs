@@ -137,7 +137,7 @@ pub const IN_SERVER: &[Row] = &[
         ("probe_asks", "{}"),
         Approve,
         None,
-        "requested, approval ask APPROVAL_REQUIRED by pipeline, approval allow APPROVAL_GIVEN by user:ann, dispatched 1, result succeeded",
+        "requested, policy ask APPROVAL_REQUIRED by tool, approval allow APPROVAL_GIVEN by user:ann, dispatched 1, result succeeded",
         "guard, wrapper before, body, wrapper after, post",
     ),
     row(
@@ -145,7 +145,7 @@ pub const IN_SERVER: &[Row] = &[
         ("probe_asks", "{}"),
         Reject,
         Some("APPROVAL_REJECTED"),
-        "requested, approval ask APPROVAL_REQUIRED by pipeline, approval deny APPROVAL_REJECTED by user:ann",
+        "requested, policy ask APPROVAL_REQUIRED by tool, approval deny APPROVAL_REJECTED by user:ann",
         "post",
     ),
     // 2. guards.
@@ -170,7 +170,7 @@ pub const IN_SERVER: &[Row] = &[
         ("probe_asks", r#"{"guard":"refuse"}"#),
         Approve,
         Some("GUARD_REFUSED"),
-        "requested, approval ask APPROVAL_REQUIRED by pipeline, approval allow APPROVAL_GIVEN by user:ann, guard deny GUARD_REFUSED by probe_guard",
+        "requested, policy ask APPROVAL_REQUIRED by tool, approval allow APPROVAL_GIVEN by user:ann, guard deny GUARD_REFUSED by probe_guard",
         "guard, post",
     ),
     // 3. wrappers.

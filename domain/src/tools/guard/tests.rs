@@ -96,14 +96,6 @@ fn what_was_decided_is_looked_at_again_right_before_a_call_is_dispatched() {
         ("another version", &|w| w.definition.version = "2".into(), by("arguments_hash")),
         ("another tool", &|w| w.definition.name = "sub".into(), by("arguments_hash")),
         (
-            "other arguments than were asked about, under their own hash",
-            &|w| {
-                w.request.arguments = json!({"a": 2});
-                w.request.call_hash = call_hash("add", "1", &w.request.arguments);
-            },
-            by("arguments_hash"),
-        ),
-        (
             "arguments that no frame holds",
             &|w| {
                 w.request.arguments = json!({ "a": "x".repeat(MAX_TOOL_ARGUMENTS_BYTES) });
