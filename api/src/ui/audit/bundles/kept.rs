@@ -29,41 +29,51 @@ pub struct Bundle {
     pub at: devmind_domain::Timestamp,
 }
 
-struct Entry {
+struct Entry<B> {
     key: String,
     owner: UserId,
     since: Instant,
     bytes: usize,
-    bundle: Arc<Bundle>,
+    kept: Arc<B>,
 }
 
 /// Those of one server process.
-#[derive(Default)]
-pub struct Kept(Mutex<VecDeque<Entry>>);
+pub struct Kept<B = Bundle>(Mutex<VecDeque<Entry<B>>>);
+
+impl<B> Default for Kept<B> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
 impl Kept {
     /// Keeps a bundle; its key is in the address of its pages.
     pub fn keep(&self, owner: UserId, name: String, report: BundleReport, events: Vec<Arc<RecordedEvent>>) -> String {
         let bytes = events.iter().map(|event| BYTES_OF_EVENT + event.payload.len() + event.metadata.len()).sum();
-        let bundle = Arc::new(Bundle { name, report, events, at: crate::ids::now() });
-        let entry = Entry { key: new_id(), owner, since: Instant::now(), bytes, bundle };
+        self.put(owner, bytes, Bundle { name, report, events, at: crate::ids::now() })
+    }
+}
+
+impl<B> Kept<B> {
+    fn put(&self, owner: UserId, bytes: usize, what: B) -> String {
+        let entry = Entry { key: new_id(), owner, since: Instant::now(), bytes, kept: Arc::new(what) };
         let key = entry.key.clone();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_back(entry);
-        forget(&mut kept);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push_back(entry);
+        forget(&mut all);
         key
     }
 
-    /// A bundle that is still kept, for its owner.
-    pub fn find(&self, owner: &UserId, key: &str) -> Option<Arc<Bundle>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        forget(&mut kept);
-        kept.iter().find(|entry| entry.key == key && entry.owner == *owner).map(|entry| entry.bundle.clone())
+    /// What is still kept under a key, for its owner.
+    pub fn find(&self, owner: &UserId, key: &str) -> Option<Arc<B>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        forget(&mut all);
+        all.iter().find(|entry| entry.key == key && entry.owner == *owner).map(|entry| entry.kept.clone())
     }
 }
 
 /// Lets go what has had its time, and the oldest of what is too much. The newest stays.
-fn forget(kept: &mut VecDeque<Entry>) {
+fn forget<B>(kept: &mut VecDeque<Entry<B>>) {
     kept.retain(|entry| entry.since.elapsed() < KEPT_FOR);
     let Some(newest) = kept.back().map(|entry| entry.owner.clone()) else { return };
     while kept.iter().filter(|entry| entry.owner == newest).count() > MAX_OF_ONE {
@@ -78,45 +88,11 @@ fn forget(kept: &mut VecDeque<Entry>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use devmind_domain::canonical::Hash;
-    use devmind_domain::event::StreamId;
-
-    fn report() -> BundleReport {
-        BundleReport {
-            selection: String::new(),
-            complete: false,
-            origin: String::new(),
-            size: 0,
-            root: Hash::default(),
-            fingerprint: String::new(),
-            key: String::new(),
-            events: 0,
-            redacted: Vec::new(),
-            findings: Vec::new(),
-            findings_total: 0,
-        }
-    }
-
-    fn event(bytes: usize) -> Arc<RecordedEvent> {
-        Arc::new(RecordedEvent {
-            partition: 0,
-            position: 1,
-            event_id: String::new(),
-            stream: StreamId { aggregate_type: String::new(), aggregate_id: String::new() },
-            sequence: 1,
-            event_type: String::new(),
-            event_version: 1,
-            payload: "x".repeat(bytes),
-            metadata: String::new(),
-            recorded_at: devmind_domain::Timestamp::from_micros(0),
-            leaf_hash: Hash::default(),
-        })
-    }
 
     #[test]
     fn a_bundle_is_its_owners_alone_and_only_the_two_newest_of_one_person_are_kept() {
         let kept = Kept::default();
-        let keep = |owner: &str| kept.keep(owner.into(), String::new(), report(), Vec::new());
+        let keep = |owner: &str| kept.put(owner.into(), 1, ());
         let keys = [keep("ann"), keep("bob"), keep("ann"), keep("ann")];
         let found = |owner: &str| keys.clone().map(|key| kept.find(&owner.into(), &key).is_some());
         assert_eq!(found("ann"), [false, false, true, true]);
@@ -126,12 +102,12 @@ mod tests {
     #[test]
     fn more_bytes_than_the_limit_let_the_oldest_go_and_the_newest_stays_whatever_it_takes() {
         let kept = Kept::default();
-        let keep = |owner: &str, bytes| kept.keep(owner.into(), String::new(), report(), vec![event(bytes)]);
+        let keep = |owner: &str, bytes| kept.put(owner.into(), bytes, ());
         let (first, second) = (keep("ann", MAX_BYTES / 2), keep("bob", MAX_BYTES / 3));
         assert!(kept.find(&"ann".into(), &first).is_some());
         let third = keep("eve", MAX_BYTES / 3);
         assert!(kept.find(&"ann".into(), &first).is_none() && kept.find(&"bob".into(), &second).is_some());
-        let huge = keep("joe", MAX_BYTES);
+        let huge = keep("joe", 2 * MAX_BYTES);
         assert!(kept.find(&"eve".into(), &third).is_none() && kept.find(&"joe".into(), &huge).is_some());
     }
 }
