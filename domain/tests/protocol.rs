@@ -83,6 +83,7 @@ fn every_frame_of_the_device_is_written_as_the_specification_says() {
     let optional = ["output", "output_sha256", "output_discarded", "error", "started_at", "finished_at"];
     let mut optional: Vec<_> = optional.map(|key| (result, key)).to_vec();
     optional.extend([("heartbeat", "answers"), ("protocol.error", "about_event_id")]);
+    optional.extend([("device.register", "computer"), ("device.register", "workspace")]);
     check::<DeviceFrame>(&device_frames(), &optional);
 }
 
