@@ -20,6 +20,7 @@ const PASSINGS: usize = 3;
 const SERVER: &[&str] = &[
     "append ConversationStarted",
     "append DeviceConnected",
+    "append DeviceDescribed",
     "append DeviceDisconnected",
     "append DeviceTicketConsumed",
     "append DeviceTicketIssued",

@@ -49,7 +49,7 @@ async fn assert_halted_alone(server: &ServerProcess) {
         }
     }
     let finished = Process::replay(&server.data, &["status"]).await;
-    assert!(finished.stdout.contains("device v1 at 0, lag "), "{finished:#?}");
+    assert!(finished.stdout.contains("device v2 at 0, lag "), "{finished:#?}");
     assert!(finished.stdout.contains("halted at 1 after 3 attempts: the program ended"), "{finished:#?}");
 }
 

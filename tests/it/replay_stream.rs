@@ -107,8 +107,15 @@ async fn a_providers_disorder_reaches_nobody_live_or_replayed() {
             None => {
                 agui::assert_success(&live);
                 let results = agui::results(&live);
-                assert_eq!((&results[0]["data"]["sum"], &results[1]["data"]["sum"]), (&json!(3), &json!(2)));
-                assert_eq!(results[2]["ok"], false, "a stray piece is a call that cannot be carried out");
+                // In the order in which the calls ended.
+                for sum in [3, 2] {
+                    assert!(results.iter().any(|result| result["data"]["sum"] == sum), "{results:?}");
+                }
+                assert_eq!(results.len(), 3);
+                assert!(
+                    results.iter().any(|result| result["ok"] == false),
+                    "a stray piece is a call that cannot be carried out"
+                );
                 assert_eq!(agui::spoken(&live), "one two threethe end");
             }
             Some(code) => {

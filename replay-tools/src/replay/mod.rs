@@ -115,8 +115,8 @@ pub async fn replay_run(
         Err(why) => return replayed(0, Outcome::not_replayable(why)),
     };
     let mut ports = Ports { reader, record, what_if, tools, decisions: 0 };
-    let ended = match run_agent(&mut ports).await {
-        Ok(end) => ports.check_end(&end),
+    let ended = match ports.pass_what_changed().await {
+        Ok(()) => run_agent(&mut ports).await.and_then(|end| ports.check_end(&end)),
         Err(halt) => Err(halt),
     };
     let outcome = match ended {

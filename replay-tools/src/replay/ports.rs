@@ -114,6 +114,27 @@ impl Ports<'_> {
         }
     }
 
+    /// Takes what the run refused before its loop began: calls that a person was asked about, whose tool was another
+    /// by then. Which tools there were then is given.
+    pub async fn pass_what_changed(&mut self) -> Result<(), Halt> {
+        while let Some((_, fact @ ThreadEvent::ToolResultObserved(observed))) =
+            self.record.facts.front().cloned().as_ref()
+            && observed.error.as_deref() == Some(ErrorCode::ToolChanged.as_str())
+        {
+            let call = RecordedCall::read(self.reader, &observed.tool_call_id, self.record.until()).await?;
+            let refused = call.0.iter().any(|(_, event)| {
+                matches!(event, ToolCallEvent::ToolCallDecided(e) if e.code == ErrorCode::ToolChanged.as_str())
+            });
+            if !refused {
+                break;
+            }
+            self.take();
+            self.record.thread.evolve(fact);
+            self.decisions += 1;
+        }
+        Ok(())
+    }
+
     /// What the call that was taken last left for later: given, like its result.
     fn take_deferred(&mut self, of: &ToolCallId) {
         let is_its = |fact: &ThreadEvent| match fact {
