@@ -128,8 +128,9 @@ async fn a_run_that_is_stopped_ends_its_program_and_a_program_that_never_ends_is
     assert_eq!(ann.stop(&asked.run_id).await, "cancelled");
     assert_eq!(agui::last(&stream.rest().await)["outcome"]["type"], "cancelled");
     let calls = ann.tool_calls(&asked).await;
-    let unfinished =
-        calls.iter().filter(|call| !matches!(call["status"].as_str(), Some("succeeded" | "failed" | "rejected")));
+    let unfinished = calls
+        .iter()
+        .filter(|call| !matches!(call["status"].as_str(), Some("succeeded" | "failed" | "rejected" | "cancelled")));
     assert_eq!(unfinished.count(), 0, "{calls:#?}");
     server.finish().await;
 }
