@@ -121,7 +121,9 @@ async fn time_in_which_a_call_is_answered_is_not_the_programs() {
     let start =
         Start { source: "return tools.slow()".to_owned(), limits: Limits { run_ms: 2_000, ..Limits::default() } };
     let end = run(&devmind(), &start, &CancellationToken::new(), |_| async {
-        tokio::time::sleep(std::time::Duration::from_millis(2_100)).await;
+        tokio::time::pause();
+        tokio::time::advance(std::time::Duration::from_millis(2_100)).await;
+        tokio::time::resume();
         ToProgram::Value(json!("late"))
     })
     .await;

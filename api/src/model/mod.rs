@@ -24,21 +24,10 @@ use crate::config::ConfigError;
 use async_trait::async_trait;
 use devmind_domain::agent::Message;
 use devmind_domain::thread::TokenUsage;
+use devmind_domain::tools::ModelVisible;
 use futures::stream::BoxStream;
-use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
-
-/// A tool as the model sees it: these fields and no others.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OfferedTool {
-    /// The name to call it by.
-    pub name: String,
-    /// What it does.
-    pub description: String,
-    /// JSON Schema of its arguments.
-    pub parameters: Value,
-}
 
 /// A question to a model.
 #[derive(Clone, Debug)]
@@ -46,7 +35,7 @@ pub struct ModelRequest {
     /// The prompt.
     pub messages: Vec<Message>,
     /// The tools it may call.
-    pub tools: Vec<OfferedTool>,
+    pub tools: Vec<ModelVisible>,
 }
 
 /// A piece of an answer.

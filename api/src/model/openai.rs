@@ -40,7 +40,7 @@ impl OpenAiModel {
     fn body(&self, request: &ModelRequest) -> Value {
         let mut body = self.parameters();
         body["model"] = json!(self.name);
-        body["messages"] = request.messages.iter().map(message).collect();
+        body["messages"] = request.messages.iter().map(Message::chat_completion).collect();
         body["tools"] = request.tools.iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
         body
     }
@@ -72,28 +72,6 @@ impl Model for OpenAiModel {
         let events = self.endpoint.stream::<Chunk>(&self.body(&request)).await?;
         let key = self.endpoint.key();
         Ok(pieces(events, move |chunk| chunk.into_pieces(key.expose_secret())).boxed())
-    }
-}
-
-fn message(message: &Message) -> Value {
-    match message {
-        Message::System { content } => json!({ "role": "system", "content": content }),
-        Message::User { content } => json!({ "role": "user", "content": content }),
-        Message::Tool { tool_call_id, content } => {
-            json!({ "role": "tool", "tool_call_id": tool_call_id, "content": content })
-        }
-        Message::Assistant { content, tool_calls } if tool_calls.is_empty() => {
-            json!({ "role": "assistant", "content": content })
-        }
-        Message::Assistant { content, tool_calls } => json!({
-            "role": "assistant",
-            "content": content,
-            "tool_calls": tool_calls.iter().map(|call| json!({
-                "id": call.id,
-                "type": "function",
-                "function": { "name": call.name, "arguments": call.arguments },
-            })).collect::<Vec<_>>(),
-        }),
     }
 }
 
@@ -248,7 +226,7 @@ mod tests {
     fn a_call_goes_back_as_the_text_that_came() {
         let arguments = "{ \"a\" :1,\"a\":2, \"ü\":\"\\u00fc\" ";
         let call = ModelToolCall { id: "c".into(), name: "add".into(), arguments: arguments.into() };
-        let sent = message(&Message::Assistant { content: String::new(), tool_calls: vec![call] });
+        let sent = Message::Assistant { content: String::new(), tool_calls: vec![call] }.chat_completion();
         assert_eq!(sent["tool_calls"][0]["function"]["arguments"], arguments);
     }
 

@@ -8,7 +8,7 @@
 use super::active::StopReason;
 use super::execution::{Execution, Halt};
 use crate::ids::new_id;
-use crate::model::{Calls, ModelChunk, ModelFailure, ModelRequest, ModelStream, OfferedTool, pause_before_retry};
+use crate::model::{Calls, ModelChunk, ModelFailure, ModelRequest, ModelStream, pause_before_retry};
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{context_hash, prompt};
 use devmind_domain::canonical::hash_json;
@@ -16,7 +16,6 @@ use devmind_domain::ids::*;
 use devmind_domain::limits::*;
 use devmind_domain::thread::*;
 use devmind_domain::tool_set::{RecordToolSet, ToolSet};
-use devmind_domain::tools::{ModelVisible, Registry, ToolDefinition};
 use devmind_ledger::{ExecuteError, execute};
 use futures::StreamExt;
 use std::time::Duration;
@@ -73,8 +72,10 @@ impl Execution {
             return Err(Halt::Stopped(reason));
         }
         let model = self.app.model.clone();
-        let request =
-            ModelRequest { messages: prompt(&self.context, &self.thread), tools: offered_tools(self.tools.registry()) };
+        let request = ModelRequest {
+            messages: prompt(&self.context, &self.thread),
+            tools: self.tools.registry().model_visible(),
+        };
         let tool_set = self.record_tool_set().await?;
         self.record(ThreadCommand::RequestModel(ModelRequested {
             run_id: self.run.run_id.clone(),
@@ -255,12 +256,4 @@ async fn next_chunk(stream: &mut ModelStream, silent_at: Instant) -> Result<Opti
 
 fn silent() -> ModelFailure {
     ModelFailure::new(ErrorCode::ModelTimeout, "the model was silent for too long")
-}
-
-fn offered_tools(tools: &Registry) -> Vec<OfferedTool> {
-    let offer = |definition: &ToolDefinition| {
-        let ModelVisible { name, description, parameters } = definition.model_visible();
-        OfferedTool { name, description, parameters }
-    };
-    tools.definitions().map(offer).collect()
 }

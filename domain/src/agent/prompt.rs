@@ -3,6 +3,7 @@
 use crate::canonical::hash_json;
 use crate::thread::{ModelToolCall, Thread};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// One message of a prompt; the shape is that of the chat-completion APIs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +44,28 @@ impl Message {
             | Self::User { content }
             | Self::Assistant { content, .. }
             | Self::Tool { content, .. } => content,
+        }
+    }
+
+    /// The message of a request to an endpoint that speaks
+    /// [chat completions](https://platform.openai.com/docs/api-reference/chat).
+    pub fn chat_completion(&self) -> Value {
+        match self {
+            Self::System { content } => json!({ "role": "system", "content": content }),
+            Self::User { content } => json!({ "role": "user", "content": content }),
+            Self::Tool { tool_call_id, content } => {
+                json!({ "role": "tool", "tool_call_id": tool_call_id, "content": content })
+            }
+            Self::Assistant { content, tool_calls } if tool_calls.is_empty() => {
+                json!({ "role": "assistant", "content": content })
+            }
+            Self::Assistant { content, tool_calls } => {
+                let call = |call: &ModelToolCall| {
+                    let function = json!({ "name": call.name, "arguments": call.arguments });
+                    json!({ "id": call.id, "type": "function", "function": function })
+                };
+                json!({ "role": "assistant", "content": content, "tool_calls": tool_calls.iter().map(call).collect::<Vec<_>>() })
+            }
         }
     }
 }

@@ -70,7 +70,7 @@ pub struct ToolDefinition {
 
 /// What the model is told of a tool. It is built by naming its fields: a new field of a definition is hidden from
 /// the model until somebody decides otherwise.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct ModelVisible {
     /// The name the model uses.
     pub name: String,

@@ -1,7 +1,7 @@
 //! The tools of a process as one value: the built-in ones and those that came later, each with its compiled
 //! schemas. What does not make a whole tool is refused when it is registered, never when it is called.
 
-use super::{Approval, Look, ToolDefinition, schema::compile};
+use super::{Approval, Look, ModelVisible, ToolDefinition, schema::compile};
 use crate::limits::MAX_TOOL_RETRIES;
 use crate::tool_call::Target;
 use serde_json::Value;
@@ -116,6 +116,11 @@ impl Registry {
     /// Every definition.
     pub fn definitions(&self) -> impl Iterator<Item = &ToolDefinition> {
         self.entries.iter().map(|entry| &entry.definition)
+    }
+
+    /// What a model is told of them.
+    pub fn model_visible(&self) -> Vec<ModelVisible> {
+        self.definitions().map(ToolDefinition::model_visible).collect()
     }
 
     /// A tool by its own name.

@@ -2,7 +2,7 @@
 //! that the log has of the same call (tool, version and arguments); at any other call it stops and says what it
 //! would have called. Nothing is written, and no tool can be reached from here.
 
-use super::model::{AskedModel, offered};
+use super::model::AskedModel;
 use super::ports::refusal;
 use super::record::{Record, readable};
 use super::what_if::{ToolPolicy, WhatIf};
@@ -191,7 +191,7 @@ impl AgentPorts for Branch<'_> {
             model: self.model.name.clone(),
             parameters: Value::Object(serde_json::Map::new()),
             request_hash: context_hash(&messages),
-            tools_hash: hash_json(&offered(self.tools)),
+            tools_hash: hash_json(&self.tools.model_visible()),
             tool_set: self.record.thread.tool_set.clone(),
         }))?;
         let asked = Instant::now();

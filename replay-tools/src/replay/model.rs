@@ -7,7 +7,7 @@ use crate::output::escaped;
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::Message;
 use devmind_domain::thread::{ModelToolCall, TokenUsage};
-use devmind_domain::tools::{Registry, ToolDefinition};
+use devmind_domain::tools::Registry;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::{Client, StatusCode, Url};
 use serde::Deserialize;
@@ -88,9 +88,9 @@ impl AskedModel {
     /// Asks it once, with the tools that the run had.
     pub async fn ask(&self, messages: &[Message], tools: &Registry) -> Result<Answered, Failure> {
         let offered: Vec<Value> =
-            offered(tools).into_iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
+            tools.model_visible().into_iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
         let body = json!({
-            "model": self.name, "messages": messages.iter().map(message).collect::<Vec<_>>(), "tools": offered,
+            "model": self.name, "messages": messages.iter().map(Message::chat_completion).collect::<Vec<_>>(), "tools": offered,
         });
         let mut request = self.http.post(self.url.clone()).json(&body);
         if let Some(key) = &self.key {
@@ -150,33 +150,5 @@ impl AskedModel {
         let address = self.url.origin().ascii_serialization();
         Failure::new(code, format!("the model {} at {address}: {reason}", self.name))
             .with_hint("check --ask, the model's name (--with model=NAME) and MODEL_API_KEY")
-    }
-}
-
-/// The tools, as a model is told of them.
-pub(super) fn offered(tools: &Registry) -> Vec<Value> {
-    let visible = tools.definitions().map(ToolDefinition::model_visible);
-    visible
-        .map(|tool| json!({ "name": tool.name, "description": tool.description, "parameters": tool.parameters }))
-        .collect()
-}
-
-fn message(message: &Message) -> Value {
-    match message {
-        Message::System { content } => json!({ "role": "system", "content": content }),
-        Message::User { content } => json!({ "role": "user", "content": content }),
-        Message::Tool { tool_call_id, content } => {
-            json!({ "role": "tool", "tool_call_id": tool_call_id, "content": content })
-        }
-        Message::Assistant { content, tool_calls } if tool_calls.is_empty() => {
-            json!({ "role": "assistant", "content": content })
-        }
-        Message::Assistant { content, tool_calls } => {
-            let call = |call: &ModelToolCall| {
-                let function = json!({ "name": call.name, "arguments": call.arguments });
-                json!({ "id": call.id, "type": "function", "function": function })
-            };
-            json!({ "role": "assistant", "content": content, "tool_calls": tool_calls.iter().map(call).collect::<Vec<_>>() })
-        }
     }
 }

@@ -1,10 +1,11 @@
 //! A prompt in Anthropic's words: instructions apart, calls and results as blocks of the two sides,
 //! which take turns.
 
-use crate::model::{ModelRequest, OfferedTool};
+use crate::model::ModelRequest;
 use devmind_domain::agent::Message;
 use devmind_domain::canonical::hash_json;
 use devmind_domain::thread::ModelToolCall;
+use devmind_domain::tools::ModelVisible;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -93,7 +94,7 @@ impl<'a> Body<'a> {
     }
 }
 
-fn tool(tool: &OfferedTool) -> Value {
+fn tool(tool: &ModelVisible) -> Value {
     json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters })
 }
 
@@ -144,7 +145,7 @@ mod tests {
     }
 
     fn sent(messages: Vec<Message>) -> Value {
-        let tools = vec![OfferedTool { name: "add".into(), description: "d".into(), parameters: json!({ "p": 1 }) }];
+        let tools = vec![ModelVisible { name: "add".into(), description: "d".into(), parameters: json!({ "p": 1 }) }];
         let request = ModelRequest { messages, tools };
         let body = Body::new("m", json!({ "stream": true, "max_tokens": 5 }), &request);
         serde_json::from_str(&serde_json::to_string(&body).expect("written")).expect("JSON")
