@@ -6,6 +6,7 @@ mod read;
 mod write;
 
 pub(crate) use open::{open_reader, open_writable};
+pub(crate) use write::set_head;
 
 use super::PARTITION;
 

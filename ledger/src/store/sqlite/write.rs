@@ -5,8 +5,10 @@ use crate::append::Idempotency;
 use crate::error::{LedgerError, SQLITE_IOERR, primary_result_code};
 use crate::store::rows::{COLUMNS, stored_event};
 use crate::store::{Batch, Failure, HeadRow, KeyRow, Look, NewKey, Seen, Snapshot, WriteLog, as_i64};
+use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
-use sqlx::{Connection, Row, SqliteConnection};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions, Connection, Row, SqliteConnection};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -340,6 +342,18 @@ pub(super) async fn read_head(connection: &mut SqliteConnection) -> Result<Resul
         .await?;
     let Some(row) = row else { return Ok(Err("the head is missing".to_owned())) };
     Ok(HeadRow::new(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+}
+
+/// Says how long a log is of which a file holds a part: for reading alone, as nothing can be appended to it.
+pub(crate) async fn set_head(file: &Path, size: u64, root: &Hash) -> Result<(), sqlx::Error> {
+    let mut connection = SqliteConnectOptions::new().filename(file).connect().await?;
+    sqlx::query("UPDATE head SET size = ?, root = ? WHERE partition = ?")
+        .bind(as_i64(size))
+        .bind(root.as_slice())
+        .bind(partition())
+        .execute(&mut connection)
+        .await?;
+    connection.close().await
 }
 
 fn speaks_of_data(error: &sqlx::Error) -> bool {
