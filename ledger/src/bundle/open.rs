@@ -3,7 +3,6 @@
 
 use super::import::store;
 use super::{BundleError, BundleReport, check_bundle};
-use crate::error::LedgerError;
 use crate::merkle::Frontier;
 use crate::place::Place;
 use crate::reader::LedgerReader;
@@ -33,8 +32,7 @@ pub async fn open_bundle(
     let closed = opened.write.close().await;
     stored?;
     closed?;
-    let set = sqlite::set_head(&file, report.size, &report.root).await;
-    set.map_err(|error| LedgerError::from_sqlx(&file.display().to_string(), "set the head", &error))?;
+    sqlite::set_head(&file, report.size, &report.root).await?;
     let ledger_id = ledger_of(&report.origin).unwrap_or(&report.origin);
     Ok(Ok((LedgerReader::open_as(&file, ledger_id).await?, report)))
 }
