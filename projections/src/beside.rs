@@ -120,6 +120,15 @@ impl Beside {
         Ok(live)
     }
 
+    /// Leaves it as the end of the process does.
+    #[cfg(test)]
+    pub async fn let_go(self) {
+        self.store.close().await;
+        if let Kept::Schema(schema) = self.kept {
+            schema.let_go().await;
+        }
+    }
+
     /// Removes it. Where this is not reached, a new file goes when it is dropped, a new schema with the next that is
     /// made; what is kept stays.
     pub async fn remove(self) -> Result<(), ViewError> {

@@ -85,6 +85,11 @@ pub(crate) struct Schema {
 }
 
 impl Schema {
+    #[cfg(test)]
+    pub async fn let_go(self) {
+        self.holder.close().await.expect("closed");
+    }
+
     pub async fn remove(mut self) -> Result<(), ViewError> {
         self.holder.execute(format!("DROP SCHEMA {} CASCADE", self.name).as_str()).await?;
         self.holder.close().await?;

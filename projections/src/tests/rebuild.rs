@@ -1,7 +1,7 @@
 //! Check finds every difference, rebuild mends them while a server keeps serving, and an earlier
 //! position shows nothing later.
 
-use crate::beside::Beside;
+use crate::beside::{Beside, forget_unfinished};
 use crate::check::{check, check_one};
 use crate::rebuild::{fill, rebuild, rebuild_one, swap};
 use crate::registry::PROJECTIONS;
@@ -10,6 +10,8 @@ use crate::testing::*;
 use crate::views::Views;
 use devmind_domain::ErrorCode;
 use devmind_domain::conversation::RunKind;
+use devmind_domain::event::DomainEvent;
+use devmind_domain::projection::ProjectionEventSkipped;
 use std::collections::BTreeSet;
 
 async fn filled(mut bench: Bench) -> (Bench, u64) {
@@ -26,6 +28,20 @@ async fn filled(mut bench: Bench) -> (Bench, u64) {
         ])
         .await;
     (bench, head)
+}
+
+/// An operator has the first projection pass over an event.
+fn skipped(position: u64) -> Fact {
+    let of = PROJECTIONS[0];
+    let event = ProjectionEventSkipped {
+        version: of.version(),
+        position,
+        event_id: "e".to_owned(),
+        event_type: "RunPrepared".to_owned(),
+        failure: "f".to_owned(),
+        reason: "r".to_owned(),
+    };
+    (of.name(), DomainEvent::Projection(event.into()))
 }
 
 /// Changes one row, removes one and adds one, in two projections.
@@ -163,6 +179,38 @@ on_both_stores! {
         beside.remove().await.expect("removed");
         let report = check(bench.views_place(), log, |_, _| {}).await.expect("checked");
         assert!(report.is_equal(), "{report}");
+    }
+}
+
+on_both_stores! {
+    #[tokio::test]
+    async fn a_rebuild_goes_on_with_what_an_interrupted_one_left_unless_other_rows_would_come_of_it_now(bench: Bench) {
+        let (mut bench, head) = filled(bench).await;
+        let (log, place, projections) = (bench.ledger.reader().clone(), bench.views_place(), PROJECTIONS.to_vec());
+        let interrupted = async || {
+            let beside = Beside::kept(&place, &log, &projections).await.expect("beside");
+            fill(&beside.store, projections[0], &log, 0, 4, &mut |_| {}).await.expect("built");
+            beside
+        };
+        // Nobody takes over what is under way.
+        let under_way = interrupted().await;
+        assert_eq!(rebuild(&place, &log, |_, _| {}).await.expect("rebuilt").resumed, 0);
+        under_way.let_go().await;
+        let mut told = Vec::new();
+        let done = rebuild(&place, &log, |done, all| told.push((done, all))).await.expect("rebuilt");
+        let all = PROJECTIONS.len() as u64 * head;
+        assert_eq!((done.resumed, done.events), (4, all - 4));
+        assert_eq!((told.first(), told.last()), (Some(&(4, all)), Some(&(all, all))));
+        assert!(check(&place, &log, |_, _| {}).await.expect("checked").is_equal());
+        assert_eq!(rebuild(&place, &log, |_, _| {}).await.expect("rebuilt").resumed, 0, "nothing was left");
+
+        interrupted().await.let_go().await;
+        bench.append([skipped(3)]).await;
+        assert_eq!(rebuild(&place, &log, |_, _| {}).await.expect("rebuilt").resumed, 0, "an event is passed over now");
+        assert!(check(&place, &log, |_, _| {}).await.expect("checked").is_equal());
+        interrupted().await.let_go().await;
+        forget_unfinished(&place).await.expect("forgotten");
+        assert_eq!(rebuild(&place, &log, |_, _| {}).await.expect("rebuilt").resumed, 0, "forgotten");
     }
 }
 
