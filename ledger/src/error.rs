@@ -83,6 +83,18 @@ impl LedgerError {
         }
     }
 
+    /// What SQLite said while `doing` something with `place`.
+    pub(crate) fn from_sqlite(place: &str, doing: &str, error: &rusqlite::Error) -> Self {
+        let (place, reason) = (place.to_owned(), format!("{doing}: {error}"));
+        match (result_code(error), error) {
+            (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _)
+            | (None, rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..)) => {
+                Self::Corrupt { place, reason }
+            }
+            _ => Self::Unavailable { place, reason },
+        }
+    }
+
     /// What the database or sqlx said while `doing` something with `place`.
     pub(crate) fn from_sqlx(place: &str, doing: &str, error: &sqlx::Error) -> Self {
         let place = place.to_owned();
@@ -105,6 +117,11 @@ impl LedgerError {
 pub(crate) const SQLITE_IOERR: u32 = 10;
 pub(crate) const SQLITE_CORRUPT: u32 = 11;
 pub(crate) const SQLITE_NOTADB: u32 = 26;
+
+/// SQLite's primary result code, where it is SQLite that said it.
+pub(crate) fn result_code(error: &rusqlite::Error) -> Option<u32> {
+    error.sqlite_error().map(|error| error.extended_code.cast_unsigned() & 0xff)
+}
 
 /// SQLite's primary result code: the low byte of the extended one.
 pub(crate) fn primary_result_code(error: &sqlx::Error) -> Option<u32> {

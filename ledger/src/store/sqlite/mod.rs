@@ -1,6 +1,7 @@
 //! The log as a SQLite file: how it is opened, written and read. One process writes it; a lock file
 //! keeps others out.
 
+mod file;
 mod open;
 mod read;
 mod write;
