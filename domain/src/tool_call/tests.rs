@@ -109,6 +109,7 @@ fn refuse(request: ToolCallRequested) -> Command {
         decision: Decision::Deny,
         code: "DEVICE_OFFLINE".into(),
         by: "gateway".into(),
+        reason: None,
     };
     Command::Decide { request: Box::new(request), decided }
 }
@@ -118,6 +119,7 @@ fn refused() -> Vec<Event> {
         decision: Decision::Deny,
         code: "DEVICE_OFFLINE".into(),
         by: "gateway".into(),
+        reason: None,
     };
     vec![request("a").into(), decided.into()]
 }
@@ -402,5 +404,6 @@ fn inv_x1_no_acknowledgement_comes_before_its_result() {
 fn a_revised_outcome_leaves_what_happened_as_it_was() {
     let given = settled(ResultStatus::Succeeded);
     let revised = ToolOutcomeRevised { by: "post".into(), reason: "late".into(), content_hash: "h".into() };
-    assert_eq!(fold(&[given.clone(), vec![revised.into()]].concat()), fold(&given));
+    let after = fold(&[given.clone(), vec![revised.clone().into()]].concat());
+    assert_eq!(after, ToolCall { revisions: vec![revised], ..fold(&given) });
 }

@@ -119,7 +119,6 @@ impl Ports<'_> {
     pub async fn pass_what_changed(&mut self) -> Result<(), Halt> {
         while let Some((_, fact @ ThreadEvent::ToolResultObserved(observed))) =
             self.record.facts.front().cloned().as_ref()
-            && observed.error.as_deref() == Some(ErrorCode::ToolChanged.as_str())
         {
             let call = RecordedCall::read(self.reader, &observed.tool_call_id, self.record.until()).await?;
             let refused = call.0.iter().any(|(_, event)| {
@@ -441,9 +440,9 @@ impl RecordedCall {
             let told = told(tools, &call, observed).map(|_| ());
             return told.map_err(|reason| differs(position, reason, format!("it was told {}", observed.content)));
         };
-        // Its words were the policy's, which the log has nowhere else.
-        if refusal.is_some_and(|(stage, error)| *stage == POLICY_STAGE && Some(&error.code) == observed.error.as_ref())
-        {
+        // Its words were the policy's, which logs from before reasons were recorded have nowhere else.
+        let unspoken = call.refusal.as_ref().is_some_and(|own| own.stage == POLICY_STAGE && own.reason.is_none());
+        if unspoken && Some(&error.code) == observed.error.as_ref() {
             return Ok(());
         }
         let told = ToolOutcome { result: Err(error.clone()) }.content(&admission.tool);

@@ -1,7 +1,7 @@
 //! What the log has of one run: where the loop began, what it was given, and how the run ended.
 
 use super::history::History;
-use devmind_domain::agent::{Approvals, Message, assemble};
+use devmind_domain::agent::{self, Approvals, CallsInAnswer, Message, assemble, prompt};
 use devmind_domain::conversation::{Conversation, ConversationEvent, Grant, RunFailed};
 use devmind_domain::event::{AggregateType, EventSet, Facts, RecordedEvent, StreamId};
 use devmind_domain::history::IMPORTED;
@@ -157,7 +157,7 @@ impl Record {
             told: HashMap::new(),
             claimed_at,
             context_hash,
-            context: assemble(&history, question),
+            context: Vec::new(),
             approvals: Approvals::of(&before.conversation, &prepared.graph_thread_id),
             thread_id: prepared.graph_thread_id,
             thread: Thread::default(),
@@ -184,6 +184,12 @@ impl Record {
                 }
             }
         }
+        // How many calls the model was asked for at a time the hash says; with none of them it is another prompt.
+        let begins = |calls: &CallsInAnswer| assemble(*calls, &history, question);
+        let is_recorded =
+            |context: &Vec<Message>| agent::context_hash(&prompt(context, &record.thread)) == record.context_hash;
+        record.context =
+            CallsInAnswer::ALL.iter().map(begins).find(is_recorded).unwrap_or_else(|| begins(&CallsInAnswer::One));
         Ok(Ok(record))
     }
 }
