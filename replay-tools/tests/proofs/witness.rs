@@ -4,6 +4,7 @@
 use super::support::{Data, Ran, Running, code_of, node_stopped};
 use super::{json_of, publish};
 use devmind_domain::proof::{Checkpoint, Note, NoteKey};
+use devmind_ledger::proof::{CheckpointRecord, open_key};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -16,8 +17,12 @@ struct Witness {
 
 async fn serve(state: &Path, data: &Data) -> Witness {
     let log = std::fs::read_to_string(data.path().join("checkpoint.pub")).expect("the log's key");
+    serve_log(state, data, log.trim()).await
+}
+
+async fn serve_log(state: &Path, data: &Data, log: &str) -> Witness {
     let state = state.to_str().expect("a plain path");
-    let order = ["--json", "witness", "serve", "--listen", "127.0.0.1:0", "--state", state, "--log", log.trim()];
+    let order = ["--json", "witness", "serve", "--listen", "127.0.0.1:0", "--state", state, "--log", log];
     let mut running = data.start(&order);
     let told: Value = serde_json::from_str(&running.line().await).expect("JSON");
     let text = |field: &str| told[field].as_str().expect("a text").to_owned();
@@ -139,4 +144,35 @@ async fn a_cosignature_is_part_of_a_bundle_and_asked_for_by_verify() {
     let unknown = witness.asked_by(&stranger).await;
     assert_eq!((unknown.status, code_of(&unknown)), (1, "WITNESS_REFUSED"), "{unknown:?}");
     witness.running.kill().await;
+}
+
+#[tokio::test]
+async fn a_log_whose_key_has_a_name_of_its_own_is_watched_by_the_name_of_the_log() {
+    let data = Data::with_story().await;
+    let file = data.path().join("ours.key");
+    let key = open_key(&file, "ours", Some(|| Ok([9; 32]))).expect("a key").public();
+    let ledger = data.open().await;
+    let unused = || Ok([7; 32]);
+    let record =
+        CheckpointRecord::open(data.path(), Some(&file), ledger.reader().clone(), unused).await.expect("a key");
+    record.publish(devmind_domain::Timestamp::from_micros(1)).await.expect("published");
+    let origin = record.origin().to_owned();
+    ledger.close().await;
+
+    let state = tempfile::tempdir().expect("a folder");
+    let by_key = serve_log(state.path(), &data, &key.to_string()).await;
+    let ran = by_key.asked_by(&data).await;
+    assert!(code_of(&ran) == "WITNESS_REFUSED" && ran.stderr.contains(&origin), "it says what to name: {ran:?}");
+    by_key.running.kill().await;
+    let witness = serve_log(state.path(), &data, &format!("{origin}={key}")).await;
+    assert_eq!(witness.told["logs"][0]["origin"], origin);
+    let ran = witness.asked_by(&data).await;
+    assert_eq!((ran.status, &json_of(&ran)["position"]), (0, &json!(data.events())), "{ran:?}");
+    let verified = data.run(&["verify", "--witness", &witness.key]).await;
+    assert_eq!(verified.status, 0, "{verified:?}");
+    witness.running.kill().await;
+    // What it remembers is of the log, by its name.
+    let again = serve_log(state.path(), &data, &format!("{origin}={key}")).await;
+    assert_eq!(again.told["logs"][0]["position"], data.events());
+    again.running.kill().await;
 }
