@@ -75,10 +75,7 @@ impl LedgerError {
             Self::SchemaNewer { .. } => ErrorCode::LedgerSchemaNewer,
             Self::Unavailable { .. } => ErrorCode::LedgerUnavailable,
             Self::NotDurable { .. } => ErrorCode::LedgerNotDurable,
-            Self::Undecodable {
-                error: DecodeError::UnknownType { .. } | DecodeError::UnknownVersion { .. }, ..
-            } => ErrorCode::LedgerSchemaNewer,
-            Self::Undecodable { error: DecodeError::Payload { .. }, .. } => ErrorCode::LedgerCorrupt,
+            Self::Undecodable { error, .. } => error.code(),
             Self::Closed => ErrorCode::ShuttingDown,
         }
     }

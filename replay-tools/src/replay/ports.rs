@@ -240,6 +240,7 @@ impl AgentPorts for Ports<'_> {
             let Some(definition) = self.tools.get(&admission.tool) else { continue };
             let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
             let recorded = RecordedCall::read(self.reader, &id, self.record.until()).await?.verdict();
+            let recorded = recorded.map(|(_, verdict)| verdict);
             // Where no policy had a word, the tool itself has it: no event says so.
             let verdict = recorded.unwrap_or_else(|| Verdict::of_tool(definition.approval));
             self.record.approvals.judged(id, admission.call_hash, verdict);
@@ -326,13 +327,16 @@ pub(super) fn refusal(
 }
 
 /// The events of a tool call, with positions.
-struct RecordedCall(Vec<(u64, ToolCallEvent)>);
+pub(super) struct RecordedCall(Vec<(u64, ToolCallEvent)>);
 
 /// The stages that the loop itself decides; others speak of devices and processes.
 const PURE_STAGES: [&str; 6] = ["parse", "resolve", "validate", "limit", POLICY_STAGE, "approval"];
 
+/// Those of them before the policies.
+const UNHEARD_STAGES: [&str; 4] = ["parse", "resolve", "validate", "limit"];
+
 impl RecordedCall {
-    async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
+    pub async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
         let mut events = Vec::new();
         for event in reader.read_stream(&StreamId::new(AggregateType::ToolCall, id.as_str()), 0).await? {
             let facts = readable(&event).map_err(Halt::Unreadable)?;
@@ -343,11 +347,21 @@ impl RecordedCall {
         Ok(Self(events))
     }
 
-    /// What the policies decided about the call: it is what the loop was given.
-    fn verdict(&self) -> Option<Verdict> {
-        self.0.iter().find_map(|(_, event)| match event {
-            ToolCallEvent::ToolCallDecided(e) if e.stage == POLICY_STAGE => Some(Verdict::recorded(e)),
+    /// What the policies decided about the call, and where: it is what the loop was given.
+    pub fn verdict(&self) -> Option<(u64, Verdict)> {
+        self.0.iter().find_map(|(position, event)| match event {
+            ToolCallEvent::ToolCallDecided(e) if e.stage == POLICY_STAGE => Some((*position, Verdict::recorded(e))),
             _ => None,
+        })
+    }
+
+    /// Whether it was refused before any policy was heard.
+    pub fn was_refused_unheard(&self) -> bool {
+        self.0.iter().any(|(_, event)| match event {
+            ToolCallEvent::ToolCallDecided(e) => {
+                e.decision == Decision::Deny && UNHEARD_STAGES.contains(&e.stage.as_str())
+            }
+            _ => false,
         })
     }
 
@@ -356,7 +370,7 @@ impl RecordedCall {
     }
 
     /// Of a tool that is not at hand nobody can say what should have been decided.
-    fn check_known(&self, tools: &Registry) -> Result<(), Halt> {
+    pub fn check_known(&self, tools: &Registry) -> Result<(), Halt> {
         let requested = self.0.iter().find_map(|(position, event)| match event {
             ToolCallEvent::ToolCallRequested(e) if !e.tool_version.is_empty() => Some((position, e)),
             _ => None,

@@ -6,7 +6,7 @@ mod open;
 mod read;
 mod write;
 
-pub(crate) use open::{open_reader, open_writable};
+pub(crate) use open::{open_reader, open_writable, set_head};
 
 use super::PARTITION;
 

@@ -8,8 +8,9 @@ use super::write::SqliteWriter;
 use crate::error::LedgerError;
 use crate::limits::{BUSY_TIMEOUT, LOCK_PAUSE, LOCK_WAIT, READ_CONNECTIONS};
 use crate::store::rows::{COLUMNS, stored_event};
-use crate::store::{HeadRow, Opened, ReadLog};
+use crate::store::{HeadRow, Opened, ReadLog, as_i64};
 use devmind_domain::Timestamp;
+use devmind_domain::canonical::Hash;
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{ConnectOptions, Connection, SqliteConnection, SqlitePool};
@@ -69,6 +70,16 @@ pub(crate) async fn open_reader(file: &Path) -> Result<(SqliteLog, String), Ledg
     let log = SqliteLog::new(file, read_pool(file).await?);
     let ledger_id = log.ledger_id().await.map_err(|error| fail(file, "read the ledger's id", &error))?;
     Ok((log, ledger_id))
+}
+
+/// Says how long a log is of which a file holds a part: for reading alone, as nothing can be appended to it.
+pub(crate) async fn set_head(file: &Path, size: u64, root: &Hash) -> Result<(), LedgerError> {
+    let failed = |error| fail(file, "set the head", &error);
+    let mut connection = SqliteConnectOptions::new().filename(file).connect().await.map_err(failed)?;
+    let head = sqlx::query("UPDATE head SET size = ?, root = ? WHERE partition = ?");
+    let head = head.bind(as_i64(size)).bind(root.as_slice()).bind(partition());
+    head.execute(&mut connection).await.map_err(failed)?;
+    connection.close().await.map_err(failed)
 }
 
 /// Looks at an existing file without writing: is it a ledger, and of which schema?
