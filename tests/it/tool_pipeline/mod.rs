@@ -10,7 +10,7 @@ use devmind_device::Fixed;
 use devmind_domain::canonical::call_hash;
 use devmind_domain::conversation::{Conversation, ConversationCommand};
 use devmind_domain::error_code::ErrorCode;
-use devmind_domain::tools::{Approval, Registry, ToolDefinition};
+use devmind_domain::tools::{Amendment, Approval, PostExecute, Registry, ToolDefinition, ToolOutcome};
 use devmind_ledger::execute;
 use devmind_replay_tools::told::check_told;
 use devmind_tests::sse::interrupts;
@@ -376,22 +376,29 @@ impl ServerTool for Keeps {
         async move {
             let outcome = sub_calls.call("add".to_owned(), FILLER.to_owned()).await;
             *self.0.lock().unwrap() = Some(sub_calls);
-            outcome.into()
+            ToolOutcome::success(json!({ "got": outcome.result.ok() })).into()
         }
         .boxed()
     }
 }
 
 #[tokio::test]
-async fn what_a_body_called_tools_with_calls_nothing_once_the_body_has_ended() {
+async fn a_body_gets_what_later_stages_left_of_its_sub_calls_and_makes_none_once_it_has_ended() {
     let model = ScriptedModel::new([Script::calls(&[("c", "keeps", "{}")])]);
     let server = TestServer::with_scripted(model).await;
     let kept = Arc::default();
     let any = json!({ "type": "object" });
     let definition = ToolDefinition { approval: Approval::Never, ..ToolDefinition::new("keeps", "", any.clone(), any) };
     server.app().tools.change(|tools| tools.register(definition, Arc::new(Keeps(Arc::clone(&kept))))).unwrap();
+    let hides = PostExecute::new("hides", |call| match call.tool {
+        "add" => Amendment::Content("not for you".to_owned()),
+        _ => Amendment::Keep,
+    });
+    server.app().tools.change(|tools| tools.add_post_execute(hides));
     let (_, events) = server.client("ann").converse(&Question::new("go")).await;
-    assert_eq!(agui::results(&events)[0]["data"], json!({ "sum": 2 }));
+    assert_eq!(agui::results(&events)[0]["data"], json!({ "got": "not for you" }), "what a step took away is away");
+    let recorded = server.log().of("ToolResultRecorded").await;
+    assert_eq!(recorded[0].payload["output"], json!({ "sum": 2 }), "what really happened");
     let head = server.log().head().await;
     let kept = kept.lock().unwrap().take().unwrap();
     let outcome = kept.call("add".to_owned(), FILLER.to_owned()).await;
