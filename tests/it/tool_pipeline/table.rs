@@ -395,7 +395,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_list_files", "{}"),
         Nothing,
         None,
-        "requested, dispatched 1, device, result succeeded",
+        "requested, dispatched 1, result succeeded",
         "guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -403,7 +403,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_read_file", r#"{"path":"README.md"}"#),
         Nothing,
         None,
-        "requested, dispatched 1, device, result succeeded",
+        "requested, dispatched 1, result succeeded",
         "guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -443,7 +443,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_list_files", r#"{"path":"wrapper=panic_after"}"#),
         Nothing,
         Some("EXECUTION_FAILED"),
-        "requested, dispatched 1, device, result succeeded, revised probe_wrapper EXECUTION_FAILED",
+        "requested, dispatched 1, result succeeded, revised probe_wrapper EXECUTION_FAILED",
         "guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -451,7 +451,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_list_files", r#"{"path":"post=block"}"#),
         Nothing,
         Some("BLOCKED_BY_POLICY"),
-        "requested, dispatched 1, device, result succeeded, revised probe_post BLOCKED_BY_POLICY",
+        "requested, dispatched 1, result succeeded, revised probe_post BLOCKED_BY_POLICY",
         "guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -467,7 +467,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_list_files", r#"{"path":"stop=wrapper after"}"#),
         Nothing,
         Some("ABORTED"),
-        "requested, dispatched 1, device, result succeeded, revised stop ABORTED",
+        "requested, dispatched 1, result succeeded, revised stop ABORTED",
         "guard, wrapper before, wrapper after, post",
     ),
 ];
