@@ -130,6 +130,32 @@ async fn c08_a_result_is_sent_again_until_it_is_acknowledged_and_then_no_more() 
 }
 
 #[tokio::test]
+async fn other_arguments_than_those_that_were_hashed_or_ran_are_refused_whoever_changed_them() {
+    let folder = folder();
+    let mut server = FakeServer::start().await;
+    let device = Running::start(folder.path(), &server.url).await;
+    std::fs::write(folder.path().join("ws/other.md"), "not asked for").unwrap();
+    let mut connection = server.registered().await;
+    let other = |id: &str| read_request(&device.device_id, id, 1, "other.md");
+    // The text is another one than the hash is of, and the other way around.
+    for (id, field) in [("text", "arguments_json"), ("hash", "call_hash")] {
+        let mut changed = read_request(&device.device_id, id, 1, "README.md");
+        changed[field] = other(id)[field].clone();
+        connection.send(changed).await;
+        let result = connection.next_of("tool.call.result").await;
+        assert_eq!((&result["status"], &result["error"]["code"]), (&json!("rejected"), &json!("INVALID_ARGUMENTS")));
+        connection.ack(id).await;
+    }
+    // Whole, but under the id of a call that ran with others.
+    connection.send(read_request(&device.device_id, "ran", 1, "README.md")).await;
+    assert_eq!(connection.next_of("tool.call.result").await["output"]["content"], "hello\n");
+    connection.ack("ran").await;
+    connection.send(other("ran")).await;
+    assert_eq!(connection.next_of("tool.call.refused").await["code"], "IDEMPOTENCY_CONFLICT");
+    device.stop(connection).await;
+}
+
+#[tokio::test]
 async fn a_request_that_expired_on_its_way_by_the_servers_clock_does_not_run() {
     let folder = folder();
     let mut server = FakeServer::start().await;

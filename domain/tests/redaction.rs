@@ -45,6 +45,7 @@ fn content_is_what_people_models_and_tools_said_and_nothing_else_goes() {
             "ToolResultObserved: content",
             "ContextDeferred: message",
             "ToolCallRequested: arguments",
+            "ToolCallDecided: reason",
             "ToolResultRecorded: error output",
             "DeviceDescribed: computer workspace",
             "ForeignRecordKept: text",

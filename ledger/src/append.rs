@@ -24,7 +24,7 @@ pub struct StreamAppend {
     pub stream: StreamId,
     /// The version the events were decided on; 0 for a stream that does not exist.
     pub expected_version: u64,
-    /// The events.
+    /// The events; none where the append only rests on the version of a stream that it does not write to.
     pub events: Vec<NewEvent>,
 }
 

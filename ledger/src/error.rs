@@ -75,11 +75,20 @@ impl LedgerError {
             Self::SchemaNewer { .. } => ErrorCode::LedgerSchemaNewer,
             Self::Unavailable { .. } => ErrorCode::LedgerUnavailable,
             Self::NotDurable { .. } => ErrorCode::LedgerNotDurable,
-            Self::Undecodable {
-                error: DecodeError::UnknownType { .. } | DecodeError::UnknownVersion { .. }, ..
-            } => ErrorCode::LedgerSchemaNewer,
-            Self::Undecodable { error: DecodeError::Payload { .. }, .. } => ErrorCode::LedgerCorrupt,
+            Self::Undecodable { error, .. } => error.code(),
             Self::Closed => ErrorCode::ShuttingDown,
+        }
+    }
+
+    /// What SQLite said while `doing` something with `place`.
+    pub(crate) fn from_sqlite(place: &str, doing: &str, error: &rusqlite::Error) -> Self {
+        let (place, reason) = (place.to_owned(), format!("{doing}: {error}"));
+        match (result_code(error), error) {
+            (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _)
+            | (None, rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..)) => {
+                Self::Corrupt { place, reason }
+            }
+            _ => Self::Unavailable { place, reason },
         }
     }
 
@@ -105,6 +114,11 @@ impl LedgerError {
 pub(crate) const SQLITE_IOERR: u32 = 10;
 pub(crate) const SQLITE_CORRUPT: u32 = 11;
 pub(crate) const SQLITE_NOTADB: u32 = 26;
+
+/// SQLite's primary result code, where it is SQLite that said it.
+pub(crate) fn result_code(error: &rusqlite::Error) -> Option<u32> {
+    error.sqlite_error().map(|error| error.extended_code.cast_unsigned() & 0xff)
+}
 
 /// SQLite's primary result code: the low byte of the extended one.
 pub(crate) fn primary_result_code(error: &sqlx::Error) -> Option<u32> {

@@ -12,6 +12,7 @@ use devmind_domain::Timestamp;
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, RunId, ToolCallId};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
@@ -97,6 +98,13 @@ impl LedgerReader {
                 Ok(Self(Arc::new(Inner { store, ledger_id, live: Some(live), cache: AggregateCache::default() })))
             }
         }
+    }
+
+    /// The same for a file that holds events of another ledger, under whose id it is read.
+    pub(crate) async fn open_as(file: &Path, ledger_id: &str) -> Result<Self, LedgerError> {
+        let (store, _) = sqlite::open_reader(file).await?;
+        let (store, cache) = (Arc::new(store), AggregateCache::default());
+        Ok(Self(Arc::new(Inner { store, ledger_id: ledger_id.to_owned(), live: None, cache })))
     }
 
     pub(crate) fn live(store: Arc<dyn ReadLog>, ledger_id: String, live: Live) -> Self {

@@ -12,11 +12,11 @@ mod plan;
 mod reply;
 
 use crate::append::{Appended, Head};
-use crate::error::{AppendError, LedgerError};
+use crate::error::AppendError;
 use crate::limits::{CLOSE_WAIT, GATHER_PERCENT, MAX_BATCH_BYTES, MAX_BATCH_COMMANDS, MAX_QUEUED_SNAPSHOTS};
 use crate::reader::{Live, advance};
 use crate::ring::Ring;
-use crate::store::{Batch, Failure, HeadRow, Look, ReadLog, Snapshot, WriteLog};
+use crate::store::{Batch, CommitError, Failure, HeadRow, Look, ReadLog, Snapshot, WriteLog};
 use devmind_domain::Timestamp;
 use devmind_domain::event::RecordedEvent;
 use known::Known;
@@ -53,7 +53,7 @@ enum Attempt {
     Done(Plan, HeadRow),
     Failed(Failure),
     /// The commit itself failed, with what it would have stored.
-    InDoubt(sqlx::Error, Plan, HeadRow),
+    InDoubt(CommitError, Plan, HeadRow),
 }
 
 impl Writer {
@@ -260,13 +260,12 @@ impl Writer {
     }
 
     /// An error at COMMIT does not mean "not stored": the log is asked.
-    async fn settle(&mut self, batch: Vec<Command>, error: sqlx::Error, plan: Plan, head: HeadRow) {
+    async fn settle(&mut self, batch: Vec<Command>, error: CommitError, plan: Plan, head: HeadRow) {
         let event = plan.events.first().map(|event| event.event_id.as_str());
         match self.store.settle(event, &error).await {
             Ok(true) => self.answer(batch, plan, head),
             Ok(false) => {
-                let error = LedgerError::from_sqlx(self.store.place(), "commit", &error);
-                refuse(batch, &AppendError::Storage(error));
+                refuse(batch, &AppendError::Storage(error.not_stored(self.store.place())));
             }
             Err(reason) => {
                 tracing::error!(%error, reason, "a commit is in doubt");

@@ -12,7 +12,7 @@ use crate::compare::columns;
 use crate::db::Work;
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::rebuild::{Counter, fill, named};
+use crate::rebuild::{Counter, Unbuilt, fill, named};
 use crate::registry::PROJECTIONS;
 use crate::row::Columns;
 use crate::store::Projections;
@@ -53,23 +53,31 @@ pub async fn attest(views: impl Into<Place>, projection: Option<&str>) -> Result
     Ok(attested)
 }
 
-/// The rows that the log up to a position gives, rebuilt beside `views`, which need not be there.
+/// The rows that the log up to a position gives, rebuilt beside `views`, which need not be there; and the projections
+/// that cannot be built, because they fail on an event.
 ///
 /// # Errors
-/// When the log cannot be read or does not go so far, or a projection fails on an event.
+/// When the log cannot be read or does not go so far.
 pub async fn attest_at(
     views: impl Into<Place>,
     ledger: &LedgerReader,
     position: u64,
     projection: Option<&str>,
     progress: impl FnMut(u64, u64) + Send,
-) -> Result<Vec<Attestation>, ViewError> {
+) -> Result<(Vec<Attestation>, Vec<Unbuilt>), ViewError> {
     let (views, projections) = (views.into(), these(projection)?);
     let beside = Beside::new(&views, &projections).await?;
     let mut counter = Counter::new(position * projections.len() as u64, progress);
-    let mut attested = Vec::new();
+    let (mut attested, mut failed) = (Vec::new(), Vec::new());
     for projection in projections {
-        let built = fill(&beside.store, projection, ledger, 0, position, &mut |events| counter.add(events)).await?;
+        let filled = fill(&beside.store, projection, ledger, 0, position, &mut |events| counter.add(events)).await;
+        let built = match filled {
+            Ok(built) => built,
+            Err(error) => {
+                failed.push(Unbuilt::of(error)?);
+                continue;
+            }
+        };
         if built != position {
             let reason = format!("the log ends at {built}, before {position}");
             return Err(ViewError::NotReady { projection: projection.name(), reason });
@@ -81,7 +89,7 @@ pub async fn attest_at(
         still.commit().await?;
     }
     beside.remove().await?;
-    Ok(attested)
+    Ok((attested, failed))
 }
 
 fn these(projection: Option<&str>) -> Result<Projections, ViewError> {

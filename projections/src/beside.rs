@@ -1,14 +1,29 @@
-//! Room for rows beside the live ones: a temporary file in the same folder, or a schema of the same
-//! database.
+//! Room for rows beside the live ones: a file in the same folder, or a schema of the same database.
+//!
+//! Either is new and goes at the end, or it is kept where a process ends in the middle, and found by the next that
+//! builds the same: then the rows go on where they stand. What is kept was made from this very log by this very
+//! program, with the same events erased and passed over, or it is thrown away.
 
+use crate::apply::known_types;
 use crate::compare::Schemas;
 use crate::db::Pool;
 use crate::error::ViewError;
 use crate::store::{Projections, Store, postgres};
-use devmind_ledger::Place;
+use crate::views::named;
+use devmind_domain::canonical::{hash_json, sha256_hex};
+use devmind_ledger::{EventFilter, LedgerError, LedgerReader, MAX_PAGE_EVENTS, Place};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
-use std::path::Path;
+use std::fs::{File, TryLockError};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 use tempfile::TempDir;
+
+/// What the folders of stores beside the live one begin with, and those that are kept.
+const NEW: &str = "views-rebuild-";
+const KEPT: &str = "views-rebuilding-";
+/// The store in such a folder.
+const FILE: &str = "views.sqlite";
 
 /// A store that nobody else writes, beside the live one.
 pub(crate) struct Beside {
@@ -20,32 +35,73 @@ pub(crate) struct Beside {
 
 enum Kept {
     /// Removed when dropped.
-    Folder(TempDir),
+    New(TempDir),
+    /// Removed when it is swapped in; nobody else takes it as long as the lock is held.
+    Folder(PathBuf, #[allow(dead_code, reason = "dropped at the end")] File),
     Schema(postgres::Schema),
 }
 
+impl Kept {
+    fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::New(folder) => Some(folder.path()),
+            Self::Folder(folder, _) => Some(folder),
+            Self::Schema(_) => None,
+        }
+    }
+}
+
+fn folder_of(views: &Path) -> &Path {
+    views.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 impl Beside {
+    /// One that is empty.
     pub async fn new(views: &Place, projections: &Projections) -> Result<Self, ViewError> {
         match views {
             Place::File(file) => {
-                let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                let folder = tempfile::Builder::new().prefix("views-rebuild-").tempdir_in(parent)?;
-                let store = Store::temporary(&folder.path().join("views.sqlite"), projections).await?;
-                let schemas = Schemas { live: "main".to_owned(), rebuilt: "rebuilt".to_owned() };
-                Ok(Self { store, schemas, kept: Kept::Folder(folder) })
+                let folder = tempfile::Builder::new().prefix(NEW).tempdir_in(folder_of(file))?;
+                let store = Store::temporary(&folder.path().join(FILE), projections).await?;
+                Ok(Self { store, schemas: files(), kept: Kept::New(folder) })
             }
             Place::Postgres(url) => {
                 let (store, schema) = postgres::beside(url, projections).await?;
-                let schemas = Schemas { live: postgres::SCHEMA.to_owned(), rebuilt: schema.name.clone() };
-                Ok(Self { store, schemas, kept: Kept::Schema(schema) })
+                Ok(Self { store, schemas: schemas(&schema), kept: Kept::Schema(schema) })
             }
+        }
+    }
+
+    /// One that an interrupted process may have begun: its rows go on where they stand. Where another process has it
+    /// at this moment, a new one.
+    pub async fn kept(views: &Place, ledger: &LedgerReader, projections: &Projections) -> Result<Self, ViewError> {
+        let identity = identity(ledger, projections).await?;
+        let names: Vec<_> = named(projections).into_iter().map(|(name, _)| name).collect();
+        let of = sha256_hex(names.join(" ").as_bytes());
+        let of = of.get(..16).unwrap_or_default();
+        match views {
+            Place::File(file) => {
+                let folder = folder_of(file).join(format!("{KEPT}{of}"));
+                private_folder(&folder)?;
+                let lock = File::create(folder.join("lock"))?;
+                match lock.try_lock() {
+                    Ok(()) => {}
+                    Err(TryLockError::WouldBlock) => return Self::new(views, projections).await,
+                    Err(TryLockError::Error(error)) => return Err(error.into()),
+                }
+                let store = Store::kept(&folder.join(FILE), ledger, projections, &identity).await?;
+                Ok(Self { store, schemas: files(), kept: Kept::Folder(folder, lock) })
+            }
+            Place::Postgres(url) => match postgres::kept(url, of, ledger, projections, &identity).await? {
+                Some((store, schema)) => Ok(Self { store, schemas: schemas(&schema), kept: Kept::Schema(schema) }),
+                None => Self::new(views, projections).await,
+            },
         }
     }
 
     /// Makes the rebuilt tables visible to the one connection of a pool.
     pub async fn attach(&self, live: &Pool) -> Result<(), ViewError> {
-        if let (Kept::Folder(folder), Pool::Sqlite(live)) = (&self.kept, live) {
-            let file = folder.path().join("views.sqlite");
+        if let (Some(folder), Pool::Sqlite(live)) = (self.kept.folder(), live) {
+            let file = folder.join(FILE);
             sqlx::query("ATTACH DATABASE $1 AS rebuilt").bind(file.to_string_lossy()).execute(live).await?;
         }
         Ok(())
@@ -64,13 +120,75 @@ impl Beside {
         Ok(live)
     }
 
-    /// Removes it. Where this is not reached, a file goes when it is dropped, a schema with the next
-    /// rebuild.
+    /// Removes it. Where this is not reached, a new file goes when it is dropped, a new schema with the next that is
+    /// made; what is kept stays.
     pub async fn remove(self) -> Result<(), ViewError> {
         self.store.close().await;
         match self.kept {
-            Kept::Folder(_) => Ok(()),
+            Kept::New(_) => Ok(()),
+            Kept::Folder(folder, _lock) => Ok(std::fs::remove_dir_all(folder)?),
             Kept::Schema(schema) => schema.remove().await,
         }
+    }
+}
+
+/// Removes what interrupted rebuilds left: rows that may say what was erased meanwhile.
+///
+/// # Errors
+/// When folder or database cannot be used.
+pub async fn forget_unfinished(views: &Place) -> Result<(), ViewError> {
+    let file = match views {
+        Place::File(file) => file,
+        Place::Postgres(url) => return postgres::forget_unfinished(url).await,
+    };
+    for entry in std::fs::read_dir(folder_of(file))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if [NEW, KEPT].iter().any(|begin| name.to_string_lossy().starts_with(begin)) {
+            std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn files() -> Schemas {
+    Schemas { live: "main".to_owned(), rebuilt: "rebuilt".to_owned() }
+}
+
+fn schemas(beside: &postgres::Schema) -> Schemas {
+    Schemas { live: postgres::SCHEMA.to_owned(), rebuilt: beside.name.clone() }
+}
+
+/// What rows depend on beside the events up to their position: the log, the program, and what changes the meaning of
+/// events afterwards.
+async fn identity(ledger: &LedgerReader, projections: &Projections) -> Result<String, ViewError> {
+    let program = std::env::current_exe().and_then(|file| file.metadata())?;
+    let built = program.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();
+    let (erased, skipped) =
+        (positions(ledger, "PayloadRedacted").await?, positions(ledger, "ProjectionEventSkipped").await?);
+    let of = (ledger.ledger_id(), (program.len(), built), named(projections), known_types(), erased, skipped);
+    Ok(hash_json(&of))
+}
+
+async fn positions(ledger: &LedgerReader, event_type: &str) -> Result<Vec<u64>, LedgerError> {
+    let filter = EventFilter { event_type: Some(event_type.to_owned()), ..EventFilter::default() };
+    let mut positions = Vec::new();
+    loop {
+        let page = ledger.query(&filter, positions.last().copied().unwrap_or(0), MAX_PAGE_EVENTS).await?;
+        if page.is_empty() {
+            return Ok(positions);
+        }
+        positions.extend(page.iter().map(|event| event.position));
+    }
+}
+
+/// Makes a folder for its owner alone: rows hold what people wrote.
+fn private_folder(folder: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    match builder.create(folder) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use crate::compare::{TableCheck, compare};
 use crate::db::Pool;
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::rebuild::{Counter, MAX_CATCH_UPS, fill, millis, named, rate};
+use crate::rebuild::{Counter, MAX_CATCH_UPS, Unbuilt, fill, millis, named, rate};
 use crate::registry::PROJECTIONS;
 use crate::store::Projections;
 use devmind_ledger::{LedgerReader, Place};
@@ -21,6 +21,8 @@ use std::time::Instant;
 pub struct CheckReport {
     /// Each projection's finding.
     pub projections: Vec<ProjectionCheck>,
+    /// Projections that could not be built for the comparison, and at which event.
+    pub failed: Vec<Unbuilt>,
     /// Events read, once for every projection.
     pub events: u64,
     /// How long it took (milliseconds).
@@ -43,7 +45,7 @@ pub struct ProjectionCheck {
 impl CheckReport {
     /// Whether every live row equals its rebuilt one, and none is missing or too many.
     pub fn is_equal(&self) -> bool {
-        self.projections.iter().all(ProjectionCheck::is_equal)
+        self.failed.is_empty() && self.projections.iter().all(ProjectionCheck::is_equal)
     }
 
     /// Events in a second.
@@ -68,6 +70,9 @@ impl fmt::Display for CheckReport {
                 write!(f, "{table}")?;
             }
         }
+        for Unbuilt { name, position, reason } in &self.failed {
+            writeln!(f, "{name}: cannot be built: event {position}: {reason}")?;
+        }
         write!(f, "{} events in {} ms ({} events/s)", self.events, self.elapsed_ms, self.events_per_second())
     }
 }
@@ -75,8 +80,7 @@ impl fmt::Display for CheckReport {
 /// Checks every projection. `progress` is told (events read, events to read).
 ///
 /// # Errors
-/// When log or file cannot be used, a projection fails on an event, or the live rows were made by
-/// another version of the program.
+/// When log or file cannot be used, or the live rows were made by another version of the program.
 pub async fn check(
     views: impl Into<Place>,
     ledger: &LedgerReader,
@@ -112,9 +116,12 @@ pub(crate) async fn check_these(
         total += live_position(stored(&live, projection.name()).await?, *projection)?;
     }
     let mut counter = Counter::new(total, progress);
-    let mut report = CheckReport { projections: Vec::new(), events: 0, elapsed_ms: 0 };
+    let mut report = CheckReport { projections: Vec::new(), failed: Vec::new(), events: 0, elapsed_ms: 0 };
     for projection in &projections {
-        report.projections.push(check_projection(&live, &beside, ledger, *projection, &mut counter).await?);
+        match check_projection(&live, &beside, ledger, *projection, &mut counter).await {
+            Ok(found) => report.projections.push(found),
+            Err(error) => report.failed.push(Unbuilt::of(error)?),
+        }
     }
     live.close().await;
     beside.remove().await?;

@@ -4,13 +4,15 @@
 //! caller; that the projection then goes on is done here.
 
 use crate::apply::{Failure, Progress, forgive, locked, stored};
-use crate::db::Pool;
+use crate::db::{Pool, is_the_statements_fault};
 use crate::error::ViewError;
 use crate::rebuild::named;
 use crate::registry::PROJECTIONS;
+use crate::row::Columns;
 use crate::store::{existing, postgres};
 use crate::views::{self, ProjectionStatus, standing};
 use devmind_ledger::{LedgerReader, Place};
+use serde::Serialize;
 
 /// How every projection stands, as stored with its rows. Writes nothing.
 ///
@@ -53,6 +55,52 @@ pub(crate) async fn resume_this(views: &Place, name: &str) -> Result<Option<Fail
     work.commit().await?;
     pool.close().await;
     Ok(failed)
+}
+
+/// Rows that are there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HeldView {
+    /// The projection.
+    pub name: &'static str,
+    /// The version that they are of.
+    pub version: u32,
+    /// The last event that is in them.
+    pub position: u64,
+    /// How many there are in all of its tables.
+    pub rows: u64,
+}
+
+/// What a rebuild would replace: of all projections, or of one; none where there are no rows yet. Writes nothing.
+///
+/// # Errors
+/// When the views cannot be read; [`ViewError::UnknownProjection`].
+pub async fn held(views: impl Into<Place>, name: Option<&str>) -> Result<Vec<HeldView>, ViewError> {
+    let projections = match name {
+        None => PROJECTIONS.to_vec(),
+        Some(name) => vec![named(name)?],
+    };
+    let views = views.into();
+    if matches!(&views, Place::File(file) if !file.exists()) {
+        return Ok(Vec::new());
+    }
+    let pool = open(&views, true).await?;
+    let mut held = Vec::new();
+    for projection in projections {
+        let (version, Progress { position, .. }) = match stored(&pool, projection.name()).await {
+            Ok(found) => found,
+            // It has none yet: an older program made the views, or they are about to be made.
+            Err(error) if matches!(error, sqlx::Error::RowNotFound) || is_the_statements_fault(&error) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let mut rows = 0;
+        for table in projection.tables() {
+            let counted = pool.row(&format!("SELECT count(*) AS number FROM {table}"), &[]).await?;
+            rows += counted.map_or(Ok(0), |row| Columns(&row).count("number"))?;
+        }
+        held.push(HeldView { name: projection.name(), version, position, rows });
+    }
+    pool.close().await;
+    Ok(held)
 }
 
 async fn open(views: &Place, read_only: bool) -> Result<Pool, ViewError> {

@@ -2,13 +2,12 @@
 //! made of and nothing else. The cost follows the conversation, not the log; nothing is written, nothing later
 //! leaks in.
 
-use crate::apply::{Applied, apply};
 use crate::conversation::{Conversations, TurnRow};
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::skips;
 use crate::store::Store;
 use crate::tool_call::{ToolCallQuery, ToolCallRow, ToolCalls};
+use crate::unread::{Unread, apply_what_can};
 use crate::views::Views;
 use devmind_domain::device::stream_key;
 use devmind_domain::event::{AggregateType, DomainEvent, RecordedEvent, StreamId};
@@ -51,32 +50,37 @@ pub async fn conversation_at(
     id: &ConversationId,
     position: u64,
 ) -> Result<Option<ConversationState>, ViewError> {
+    let (state, unread) = what_can_be_read_at(ledger, id, position).await?;
+    match unread.first() {
+        None => Ok(state),
+        Some(event) => Err(event.error()),
+    }
+}
+
+/// The same for whoever looks at a log that is damaged: as far as its events can be understood, and without which.
+///
+/// # Errors
+/// When the log cannot be read.
+pub async fn what_can_be_read_at(
+    ledger: &LedgerReader,
+    id: &ConversationId,
+    position: u64,
+) -> Result<(Option<ConversationState>, Unread), ViewError> {
     let events = events_of(ledger, id, position).await?;
     let projections: Vec<&'static dyn Projection> = vec![&Conversations, &ToolCalls];
     let store = Store::in_memory(&projections).await?;
+    let mut unread = Unread::default();
     for projection in projections.iter().copied() {
         let mut from = 0;
-        let skips = skips::of(ledger, projection).await?;
+        let skips = unread.skips(ledger, projection).await?;
         for page in events.chunks(PAGE) {
-            from = match apply(&store.write, projection, &skips, from, page).await? {
-                Applied::Now(now) => match now.failed {
-                    None => now.position,
-                    Some(failure) => {
-                        let (position, reason) = (failure.position, failure.reason);
-                        return Err(ViewError::Failed { projection: projection.name(), position, reason });
-                    }
-                },
-                Applied::Moved(_) | Applied::Superseded { .. } => {
-                    let reason = "rows in memory were changed by somebody else".to_owned();
-                    return Err(ViewError::Contended { projection: projection.name(), reason });
-                }
-            };
+            from = apply_what_can(&store.write, projection, &skips, from, page, &mut unread).await?;
         }
     }
     let views = Views::of_rows(store, &projections, ledger.clone());
     let state = state(&views, id, position).await;
     views.close().await;
-    state
+    Ok((state?, unread))
 }
 
 /// What views say of a conversation.

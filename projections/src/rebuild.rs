@@ -1,4 +1,5 @@
-//! Building rows from the log beside the live ones, and swapping them in while a server may keep serving.
+//! Building rows from the log beside the live ones, and swapping them in while a server may keep serving. What was
+//! built when the process ended is found again by the next that builds the same ([`Beside::kept`]).
 //!
 //! The swap is one transaction. A runner that keeps the same rows notices at its next batch: its
 //! position is no longer the stored one, and it goes on from there.
@@ -17,7 +18,7 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// Events read at once.
-const PAGE: u32 = 500;
+pub(crate) const PAGE: u32 = 500;
 /// A live projection that moves on is caught up with this often before the rebuild gives up.
 pub(crate) const MAX_CATCH_UPS: u32 = 100;
 
@@ -26,23 +27,62 @@ pub(crate) const MAX_CATCH_UPS: u32 = 100;
 pub struct RebuildReport {
     /// Each projection with the position its rows now stand at.
     pub projections: Vec<(String, u64)>,
+    /// Projections that could not be built, and at which event; their live rows are as before.
+    pub failed: Vec<Unbuilt>,
     /// Events read, once for every projection.
     pub events: u64,
+    /// Events that an interrupted rebuild had applied, counted in the same way.
+    pub resumed: u64,
     /// How long it took (milliseconds).
     pub elapsed_ms: u64,
 }
 
+/// A projection that fails on an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unbuilt {
+    /// The projection.
+    pub name: &'static str,
+    /// The event.
+    pub position: u64,
+    /// What happened.
+    pub reason: String,
+}
+
+impl Unbuilt {
+    /// What an error says of one projection; any other is an error of them all.
+    pub(crate) fn of(error: ViewError) -> Result<Self, ViewError> {
+        match error {
+            ViewError::Failed { projection: name, position, reason } => Ok(Self { name, position, reason }),
+            other => Err(other),
+        }
+    }
+}
+
 impl RebuildReport {
+    /// The report, where nothing failed.
+    ///
+    /// # Errors
+    /// [`ViewError::Failed`].
+    pub fn whole(self) -> Result<Self, ViewError> {
+        match self.failed.first().cloned() {
+            None => Ok(self),
+            Some(Unbuilt { name: projection, position, reason }) => {
+                Err(ViewError::Failed { projection, position, reason })
+            }
+        }
+    }
+
     /// Events in a second.
     pub fn events_per_second(&self) -> u64 {
         rate(self.events, self.elapsed_ms)
     }
 }
 
-/// Rebuilds every projection from the log. `progress` is told (events read, events to read).
+/// Rebuilds every projection from the log. `progress` is told (events read, events to read). One that fails on an
+/// event keeps the rows that it has; the others are rebuilt.
 ///
 /// # Errors
-/// When log or file cannot be used, or a projection fails on an event; the live rows are as before then.
+/// When log or file cannot be used; the live rows are as before then.
 pub async fn rebuild(
     views: impl Into<Place>,
     ledger: &LedgerReader,
@@ -73,21 +113,31 @@ pub(crate) async fn rebuild_these(
     let begun = Instant::now();
     // Makes the file where it is missing, and replaces one that is damaged.
     let live = Store::open(&views, ledger, &projections).await?;
-    let beside = Beside::new(&views, &projections).await?;
+    let beside = Beside::kept(&views, ledger, &projections).await?;
     let head = ledger.head().await?.position;
     let mut counter = Counter::new(head * projections.len() as u64, progress);
-    for projection in &projections {
-        fill(&beside.store, *projection, ledger, 0, head, &mut |events| counter.add(events)).await?;
+    let (mut resumed, mut built, mut failed) = (0, Vec::new(), Vec::new());
+    for projection in projections {
+        let (_, begun) = stored(&beside.store.write, projection.name()).await?;
+        resumed += begun.position;
+        counter.add(begun.position);
+        match fill(&beside.store, projection, ledger, begun.position, head, &mut |events| counter.add(events)).await {
+            Ok(_) => built.push(projection),
+            Err(error) => failed.push(Unbuilt::of(error)?),
+        }
     }
     beside.attach(&live.write).await?;
     let mut done = Vec::new();
-    for projection in &projections {
-        let position = swap(&live.write, &beside, ledger, *projection).await?;
-        done.push((projection.name().to_owned(), position));
+    for projection in built {
+        match swap(&live.write, &beside, ledger, projection).await {
+            Ok(position) => done.push((projection.name().to_owned(), position)),
+            Err(error) => failed.push(Unbuilt::of(error)?),
+        }
     }
     live.close().await;
     beside.remove().await?;
-    Ok(RebuildReport { projections: done, events: counter.done, elapsed_ms: millis(begun.elapsed()) })
+    let events = counter.done.saturating_sub(resumed);
+    Ok(RebuildReport { projections: done, failed, events, resumed, elapsed_ms: millis(begun.elapsed()) })
 }
 
 /// Puts the rebuilt rows in the place of the live ones, never behind where those stand.
@@ -162,6 +212,7 @@ pub(crate) async fn fill(
             }
         };
         count(events.len() as u64);
+        kill_point::at(|| format!("fill {}", projection.name()));
     }
     Ok(position)
 }

@@ -8,7 +8,7 @@ use crate::apply::{Applied, Begun, Failure, Progress, apply, begin, begin_rebuil
 use crate::db::Pool;
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::rebuild::rebuild_these;
+use crate::rebuild::{RebuildReport, rebuild_these};
 use crate::skips;
 use crate::store::Store;
 use devmind_domain::event::RecordedEvent;
@@ -164,7 +164,7 @@ impl Keeper {
                 }
                 return ControlFlow::Break(());
             }
-            built = building => built,
+            built = building => built.and_then(RebuildReport::whole),
         };
         let now = match built {
             Ok(_) => stored(&self.store.read, name).await.map(|(_, now)| now),

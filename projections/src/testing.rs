@@ -264,9 +264,17 @@ impl Bench {
         }
     }
 
-    /// The views of the log as it stands, built in memory.
+    /// The views of the log as it stands.
     pub async fn views(&self) -> Views {
-        Views::at(self.ledger.reader(), u64::MAX).await.expect("views")
+        self.views_at(u64::MAX).await
+    }
+
+    /// The views as they were.
+    pub async fn views_at(&self, position: u64) -> Views {
+        let all = PROJECTIONS.map(|projection| projection.name());
+        let (views, unread) = Views::at(self.ledger.reader(), position, &all, |_, _| {}).await.expect("views");
+        assert!(unread.is_empty(), "{unread:?}");
+        views
     }
 
     /// Opens the views' file and starts its runner.

@@ -6,10 +6,11 @@ use crate::apply::{Failure, Progress, stored};
 use crate::db::Pool;
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::rebuild::fill;
+use crate::rebuild::PAGE;
 use crate::registry::PROJECTIONS;
 use crate::runner::{ProjectionRunner, Task};
 use crate::store::{Projections, Store};
+use crate::unread::{Unread, apply_what_can};
 use devmind_ledger::{LedgerReader, Place};
 use serde::Serialize;
 use std::sync::Arc;
@@ -95,25 +96,44 @@ impl Views {
         Ok((Self { inner: Arc::new(Inner { store, ledger, projections: named(&projections), progress }) }, runner))
     }
 
-    /// The views as they were when the log ended at `position`: built in memory from that prefix,
-    /// so nothing later leaks in and nothing is written. Takes time and memory in proportion to it.
+    /// Views as they were when the log ended at `position`, made from that prefix, so nothing later leaks in and
+    /// nothing is written; and without which events, because they cannot be understood. Takes time and room in a
+    /// temporary file in proportion to the prefix, and memory of one page. `progress` is told positions (done, all).
     ///
     /// # Errors
-    /// When the log cannot be read, or a projection fails on one of its events.
-    pub async fn at(ledger: &LedgerReader, position: u64) -> Result<Self, ViewError> {
-        let projections = PROJECTIONS.to_vec();
-        let store = Store::in_memory(&projections).await?;
-        let mut progress = Vec::new();
+    /// When the log cannot be read; [`ViewError::UnknownProjection`].
+    pub async fn at(
+        ledger: &LedgerReader,
+        position: u64,
+        views: &[&str],
+        mut progress: impl FnMut(u64, u64) + Send,
+    ) -> Result<(Self, Unread), ViewError> {
+        let projections: Projections =
+            views.iter().map(|name| crate::rebuild::named(name)).collect::<Result<_, _>>()?;
+        let store = Store::unnamed(&projections).await?;
+        let (mut unread, mut skips) = (Unread::default(), Vec::new());
         for projection in projections.iter().copied() {
-            let position = fill(&store, projection, ledger, 0, position, &mut |_| {}).await?;
-            // The sender goes at once: a position that was not reached now never will be.
-            let (_, receiver) = watch::channel(Progress { position, ..Progress::default() });
-            let wanted = watch::Sender::new(position);
-            progress.push(Awaited { name: projection.name(), progress: receiver, wanted });
+            skips.push(unread.skips(ledger, projection).await?);
         }
-        Ok(Self {
-            inner: Arc::new(Inner { store, ledger: ledger.clone(), projections: named(&projections), progress }),
-        })
+        let mut reached = 0;
+        while reached < position {
+            let mut events = ledger.read(reached, PAGE).await?;
+            events.retain(|event| event.position <= position);
+            let Some(last) = events.last() else { break };
+            for (projection, skips) in projections.iter().zip(&skips) {
+                apply_what_can(&store.write, *projection, skips, reached, &events, &mut unread).await?;
+            }
+            reached = last.position;
+            progress(reached, position);
+        }
+        let at_rest = |projection: &&'static dyn Projection| {
+            // The sender goes at once: a position that was not reached now never will be.
+            let (_, progress) = watch::channel(Progress { position: reached, ..Progress::default() });
+            Awaited { name: projection.name(), progress, wanted: watch::Sender::new(reached) }
+        };
+        let progress = projections.iter().map(at_rest).collect();
+        let projections = named(&projections);
+        Ok((Self { inner: Arc::new(Inner { store, ledger: ledger.clone(), projections, progress }) }, unread))
     }
 
     /// Views over rows that nobody moves on.

@@ -5,23 +5,27 @@ use crate::at::position;
 use crate::cli::AttestArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress};
+use crate::rebuild::tell_unbuilt;
 use crate::store::Source;
-use devmind_ledger::proof::Prover;
+use devmind_domain::ErrorCode;
 use devmind_projections::{attest, attest_at};
 use serde_json::json;
 
 pub(crate) async fn run(data: &Source, args: AttestArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
+    let Some(prover) = data.prover(&reader) else {
+        return Err(Failure::new(ErrorCode::ValidationFailed, "a part of a log has no state that could be attested")
+            .with_hint("export everything: `export FILE` without --conversation and --run"));
+    };
     let only = args.projection.as_deref();
-    let attested = match args.at {
-        None => attest(&data.views(), only).await?,
+    let (attested, failed) = match args.at {
+        None => (attest(&data.views(), only).await?, Vec::new()),
         Some(at) => {
-            let progress = Progress::new("rebuilding");
+            let progress = Progress::new("rebuilding", "events");
             let at = position(&reader, Some(at)).await?;
             attest_at(&data.views(), &reader, at, only, |done, total| progress.set(done, total)).await?
         }
     };
-    let prover = Prover::new(reader.clone());
     for one in attested {
         let root = hex::encode(prover.root(one.position).await?);
         let state = hex::encode(one.state_hash);
@@ -35,5 +39,6 @@ pub(crate) async fn run(data: &Source, args: AttestArgs, output: &mut Output) ->
             output.line(format_args!("{name} v{version} at {position} under {root}: {state}"))?;
         }
     }
-    Ok(Verdict::Holds)
+    output.finish()?;
+    Ok(if tell_unbuilt(&failed) { Verdict::Incomplete } else { Verdict::Holds })
 }

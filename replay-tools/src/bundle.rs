@@ -44,7 +44,7 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
     let key =
         read_public_key(data.folder()).map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;
     let done = {
-        let progress = Progress::new("exporting");
+        let progress = Progress::new("exporting", "events");
         export_bundle(&reader, &selection, &newest, &key, &args.file, |done, all| progress.set(done, all)).await?
     };
     if output.is_json() {
@@ -96,9 +96,10 @@ pub(crate) fn verify(
     let file = File::open(bundle).map_err(BundleError::from)?;
     let size = file.metadata().map_or(0, |metadata| metadata.len());
     let checked = {
-        let progress = Progress::new("verifying");
+        let progress = Progress::new("verifying", "events");
         // The number of events is not known before they are read.
-        check_bundle(BufReader::new(file), |events| progress.set(events, events.max(size / 1_024)))
+        let checked = check_bundle(BufReader::new(file), |events| progress.set(events, events.max(size / 1_024)));
+        checked.inspect(|report| progress.set(report.events, report.events))
     };
     let report = match checked {
         Ok(report) => report,
@@ -172,7 +173,7 @@ pub(crate) async fn import(data: &Source, bundle: &Path, yes: bool, output: &mut
     }
     std::fs::create_dir_all(data.folder()).map_err(BundleError::from)?;
     let imported = {
-        let progress = Progress::new("importing");
+        let progress = Progress::new("importing", "events");
         import_bundle(bundle, data.ledger(), |done, all| progress.set(done, all)).await?
     };
     let done = match imported {

@@ -1,11 +1,11 @@
 //! The command line.
 
 use crate::at::At;
-use crate::witness::{log_key, witness_key};
+use crate::witness::{watched_log, witness_key};
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use devmind_domain::event::StreamId;
-use devmind_domain::proof::NoteKey;
+use devmind_domain::proof::{NoteKey, WatchedLog};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -22,6 +22,10 @@ pub struct Cli {
     /// The PostgreSQL database of the ledger, `postgres://…`, instead of a folder
     #[arg(long, global = true, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
     pub(crate) database_url: Option<String>,
+    /// A bundle to read instead of a ledger, with nothing but itself: `log`, `show`, `timeline`, `replay`, `reconcile`,
+    /// `stats`, `prove-once`, `schema check`, `attest --at`, `export --format otlp`, `verify`
+    #[arg(long = "bundle", global = true, value_name = "FILE")]
+    pub(crate) from_bundle: Option<PathBuf>,
     /// Print JSON, for other programs
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -73,6 +77,16 @@ pub(crate) enum Command {
     /// Help a projection that stopped at an event
     #[command(subcommand)]
     Projection(ProjectionCommand),
+}
+
+impl Command {
+    /// The command on a bundle that was named otherwise.
+    pub fn of_bundle(self, bundle: PathBuf) -> Self {
+        match self {
+            Self::Verify(args) => Self::Verify(VerifyArgs { bundle: args.bundle.or(Some(bundle)), ..args }),
+            other => other,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -145,7 +159,8 @@ pub(crate) struct ReplayArgs {
     /// Every run
     #[arg(long, group = "which")]
     pub all: bool,
-    /// What if: system=TEXT or system=@FILE, model=NAME, rounds=N, calls=N, TOOL=allow|ask|deny; several can be given
+    /// What if: system=TEXT or system=@FILE, model=NAME, rounds=N, calls=N, policy=FILE (TOML with [[policies]], such
+    /// as the server's settings), TOOL=allow|ask|deny; several can be given
     #[arg(long, value_name = "NAME=VALUE")]
     pub with: Vec<String>,
     /// Have a model really answer: the base address of an OpenAI-compatible endpoint, such as
@@ -196,9 +211,10 @@ pub(crate) struct WitnessServeArgs {
     /// The name in its key, which is made at the first start
     #[arg(long, value_name = "NAME", default_value = "devmind-witness")]
     pub name: String,
-    /// The public key of a log to watch (`checkpoint.pub` in its folder); can be given several times
-    #[arg(long, value_name = "KEY", required = true, value_parser = log_key)]
-    pub log: Vec<NoteKey>,
+    /// A log to watch, by its public key (`checkpoint.pub` in its folder); ORIGIN=KEY where the key was made under
+    /// another name than the log's, which is the first line of its checkpoints; can be given several times
+    #[arg(long, value_name = "[ORIGIN=]KEY", required = true, value_parser = watched_log)]
+    pub log: Vec<WatchedLog>,
 }
 
 #[derive(Debug, Args)]
@@ -236,6 +252,9 @@ pub(crate) struct RebuildArgs {
     /// Only this projection
     #[arg(long, value_name = "NAME")]
     pub projection: Option<String>,
+    /// Do it; without this, what would be replaced is shown
+    #[arg(long, conflicts_with = "check")]
+    pub yes: bool,
 }
 
 #[derive(Debug, Subcommand)]

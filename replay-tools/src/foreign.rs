@@ -17,7 +17,7 @@ pub(crate) async fn run(data: &Source, args: ImportArgs, output: &mut Output) ->
     let source = ForeignSource::new(place, args.table.as_deref())
         .map_err(|reason| Failure::new(ErrorCode::ConfigInvalid, format!("--from-cqrs: {reason}")))?;
     let report = {
-        let progress = Progress::new("reading");
+        let progress = Progress::new("reading", "events");
         inspect(&source, |done, all| progress.set(done, all)).await?
     };
     if report.problems_total > 0 {
@@ -43,7 +43,7 @@ pub(crate) async fn run(data: &Source, args: ImportArgs, output: &mut Output) ->
     std::fs::create_dir_all(data.folder())
         .map_err(|error| Failure::new(ErrorCode::IoError, format!("{}: {error}", data.folder().display())))?;
     let taken = {
-        let progress = Progress::new("importing");
+        let progress = Progress::new("importing", "events");
         take_in(&source, data.ledger(), |done, all| progress.set(done, all)).await?
     };
     print(&report, Some((taken.size, hex::encode(taken.root), taken.resumed)), output)?;

@@ -3,19 +3,23 @@
 use crate::failure::Failure;
 use devmind_domain::ErrorCode;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
-use sqlx::{ConnectOptions, Connection, Row};
-use std::collections::BTreeMap;
-use std::path::Path;
+use sqlx::{ConnectOptions, Executor, Row, SqliteConnection};
+use std::path::{Path, PathBuf};
 
-/// A journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Rows read at once.
+const PAGE: u32 = 500;
+const COLUMNS: &str =
+    "tool_call_id, call_hash, phase, status, output_sha256, started_at, delivery, delivery_note, server_id";
+
+/// A journal, as it was when it was opened.
 pub(crate) struct JournalFile {
     /// Its identity: a call is sent to one journal.
     pub id: String,
     /// Microseconds: calls created until then may have been forgotten.
     pub purged_through: i64,
-    /// Its rows by tool call.
-    pub rows: BTreeMap<String, JournalRow>,
+    file: PathBuf,
+    /// In a transaction: a journal that a running device moves on is read as of one moment.
+    still: SqliteConnection,
 }
 
 /// What the device knows of a call.
@@ -32,34 +36,46 @@ pub(crate) struct JournalRow {
     pub server_id: String,
 }
 
-/// Reads a journal without writing to it.
-///
-/// # Errors
-/// When it is none, or cannot be read.
-pub(crate) async fn read(file: &Path) -> Result<JournalFile, Failure> {
-    let failed = |error: sqlx::Error| {
-        Failure::new(ErrorCode::IoError, format!("the journal {} cannot be read: {error}", file.display()))
-            .with_hint("it is journal.sqlite in the device's state folder")
-    };
-    let options = SqliteConnectOptions::new().filename(file).read_only(true);
-    let mut connection = options.connect().await.map_err(failed)?;
-    // One transaction: a journal that a running device moves on is read as of one moment.
-    let mut still = connection.begin().await.map_err(failed)?;
-    let (id, purged_through) = sqlx::query_as("SELECT journal_id, purged_through FROM journal")
-        .fetch_one(&mut *still)
-        .await
-        .map_err(failed)?;
-    let rows = sqlx::query(
-        "SELECT tool_call_id, call_hash, phase, status, output_sha256, started_at, delivery, delivery_note, server_id \
-         FROM calls",
-    )
-    .fetch_all(&mut *still)
-    .await
-    .map_err(failed)?;
-    still.commit().await.map_err(failed)?;
-    connection.close().await.map_err(failed)?;
-    let rows = rows.iter().map(row).collect::<Result<_, _>>().map_err(failed)?;
-    Ok(JournalFile { id, purged_through, rows })
+impl JournalFile {
+    /// Opens a journal without writing to it.
+    ///
+    /// # Errors
+    /// When it is none, or cannot be read.
+    pub async fn open(file: &Path) -> Result<Self, Failure> {
+        let failed = |error| unreadable(file, &error);
+        let options = SqliteConnectOptions::new().filename(file).read_only(true);
+        let mut still = options.connect().await.map_err(failed)?;
+        still.execute("BEGIN").await.map_err(failed)?;
+        let read = sqlx::query_as("SELECT journal_id, purged_through FROM journal").fetch_one(&mut still);
+        let (id, purged_through) = read.await.map_err(failed)?;
+        Ok(Self { id, purged_through, file: file.to_owned(), still })
+    }
+
+    /// What it has of a call.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn row(&mut self, tool_call_id: &str) -> Result<Option<JournalRow>, Failure> {
+        let sql = format!("SELECT {COLUMNS} FROM calls WHERE tool_call_id = $1");
+        let found = sqlx::query(&sql).bind(tool_call_id).fetch_optional(&mut self.still).await;
+        let found = found.and_then(|found| found.as_ref().map(row).transpose());
+        Ok(found.map_err(|error| unreadable(&self.file, &error))?.map(|(_, row)| row))
+    }
+
+    /// Its rows after one, in the order of their ids; a page of them.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn rows_after(&mut self, tool_call_id: &str) -> Result<Vec<(String, JournalRow)>, Failure> {
+        let sql = format!("SELECT {COLUMNS} FROM calls WHERE tool_call_id > $1 ORDER BY tool_call_id LIMIT $2");
+        let found = sqlx::query(&sql).bind(tool_call_id).bind(PAGE).fetch_all(&mut self.still).await;
+        found.and_then(|rows| rows.iter().map(row).collect()).map_err(|error| unreadable(&self.file, &error))
+    }
+}
+
+fn unreadable(file: &Path, error: &sqlx::Error) -> Failure {
+    Failure::new(ErrorCode::IoError, format!("the journal {} cannot be read: {error}", file.display()))
+        .with_hint("it is journal.sqlite in the device's state folder")
 }
 
 fn row(row: &SqliteRow) -> Result<(String, JournalRow), sqlx::Error> {

@@ -36,6 +36,7 @@ pub use cli::Cli;
 
 use clap::CommandFactory;
 use cli::{Command, Format, ProjectionCommand, SchemaCommand};
+use devmind_domain::ErrorCode;
 use failure::{Failure, report};
 use output::Output;
 use std::process::ExitCode;
@@ -52,9 +53,42 @@ pub(crate) enum Verdict {
     Broken,
 }
 
+/// What a command needs.
+enum Reads {
+    /// A bundle itself.
+    Bundle,
+    /// Events, wherever they are.
+    Log,
+    /// A ledger, for a reason.
+    Ledger(&'static str),
+}
+
+fn reads(command: &Command) -> Reads {
+    match command {
+        Command::Verify(_) => Reads::Bundle,
+        Command::Log(args) if args.follow => Reads::Ledger("nothing is added to a bundle that could be followed"),
+        Command::Log(_)
+        | Command::Show(_)
+        | Command::Reconcile(_)
+        | Command::Replay(_)
+        | Command::Timeline(_)
+        | Command::ProveOnce(_)
+        | Command::Stats(_)
+        | Command::Schema(_) => Reads::Log,
+        Command::Export(args) if args.format == Format::Otlp => Reads::Log,
+        Command::Export(_) => Reads::Ledger("it is a bundle already"),
+        Command::Attest(args) if args.at.is_some() => Reads::Log,
+        Command::Attest(_) => Reads::Ledger("a bundle has no live views: --at POSITION builds them"),
+        Command::Rebuild(_) | Command::Status | Command::Projection(_) => Reads::Ledger("a bundle has no live views"),
+        Command::Import(_) => Reads::Ledger("name the bundle alone: import BUNDLE"),
+        Command::Redact(_) => Reads::Ledger("what is erased in one copy stays in all others: redact in the ledger"),
+        Command::Witness(_) => Reads::Ledger("a witness is asked for a ledger, beside which it is recorded"),
+    }
+}
+
 /// Runs the program.
 pub fn run(cli: Cli) -> ExitCode {
-    let Cli { data, database_url, json, completions, command } = cli;
+    let Cli { data, database_url, from_bundle, json, completions, command } = cli;
     if let Some(shell) = completions {
         clap_complete::generate(shell, &mut Cli::command(), "devmind-replay", &mut std::io::stdout());
         return ExitCode::SUCCESS;
@@ -65,16 +99,24 @@ pub fn run(cli: Cli) -> ExitCode {
         drop(Cli::command().write_long_help(&mut std::io::stderr()));
         return ExitCode::from(2);
     };
-    let data = match Source::new(data, database_url) {
-        Ok(data) => data,
-        Err(failure) => return report(&failure),
-    };
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return report(&Failure::internal(error)),
     };
     let mut output = Output::new(json);
     let done = runtime.block_on(async {
+        let (data, command) = match from_bundle {
+            None => (Source::new(data, database_url)?, command),
+            Some(bundle) => match reads(&command) {
+                // It is what this command is for.
+                Reads::Bundle => (Source::new(data, None)?, command.of_bundle(bundle)),
+                Reads::Log => (Source::of_bundle(&bundle).await?, command),
+                Reads::Ledger(why) => {
+                    return Err(Failure::new(ErrorCode::ValidationFailed, format!("--bundle: {why}"))
+                        .with_hint("`import BUNDLE --yes` makes a ledger of a whole one"));
+                }
+            },
+        };
         match command {
             Command::Log(args) => log::run(&data, args, &mut output).await,
             Command::Show(args) => show::run(&data, args, &mut output).await,

@@ -1,10 +1,13 @@
 //! Data on stdout, everything else on stderr.
 
 use crate::failure::Failure;
+use devmind_projections::{Unread, UnreadEvent};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fmt::Display;
-use std::io::{BufWriter, Stdout, Write};
+use std::io::{BufWriter, IsTerminal, Stdout, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Where a command writes.
 pub(crate) struct Output {
@@ -33,6 +36,11 @@ impl Output {
         self.line(text)
     }
 
+    /// A piece of a line of data, where a whole one would not fit into memory.
+    pub fn part(&mut self, part: impl Display) -> Result<(), Failure> {
+        write!(self.stdout, "{part}").map_err(Failure::from)
+    }
+
     /// Hands out what was written so far.
     pub fn finish(&mut self) -> Result<(), Failure> {
         self.stdout.flush().map_err(Failure::from)
@@ -45,29 +53,89 @@ pub(crate) fn say(text: impl Display) {
     drop(writeln!(std::io::stderr(), "{text}"));
 }
 
-/// A progress bar with rate and remaining time, drawn where a person looks at stderr.
-pub(crate) struct Progress(ProgressBar);
+/// Names the events that something was shown without; whether there are any.
+pub(crate) fn tell_unread(unread: &Unread) -> bool {
+    for UnreadEvent { position, code, reason, .. } in unread.events() {
+        say(escaped(&format!("event {position} [{code}]: {reason}")));
+    }
+    match unread.count() {
+        0 => false,
+        count => {
+            say(format_args!("{count} events could not be understood; what is shown is without them"));
+            true
+        }
+    }
+}
+
+/// The same as JSON.
+pub(crate) fn unread_json(unread: &Unread) -> Vec<&UnreadEvent> {
+    unread.events().collect()
+}
+
+/// Between two lines about progress where nobody looks at a terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// How far something is, with rate and remaining time, on stderr: a bar where a person looks at it; else, as in the log
+/// of a scheduled job, a line every ten seconds, and one at the end.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    what: &'static str,
+    unit: &'static str,
+    lines: Option<Lines>,
+}
+
+struct Lines {
+    began: Instant,
+    told: Mutex<Instant>,
+}
 
 impl Progress {
-    pub fn new(what: &'static str) -> Self {
+    /// Of what, counted in what.
+    pub fn new(what: &'static str, unit: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        let template = "{msg} {wide_bar} {human_pos}/{human_len} events, {per_sec}, {eta} left";
+        let template = "{msg} {wide_bar} {human_pos}/{human_len} {prefix}, {per_sec}, {eta} left";
         // The template is a constant; were it wrong, the default bar serves as well.
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(what);
-        Self(bar)
+        bar.set_prefix(unit);
+        let began = Instant::now();
+        let lines = (!std::io::stderr().is_terminal()).then(|| Lines { began, told: Mutex::new(began) });
+        Self { bar, what, unit, lines }
     }
 
     pub fn set(&self, done: u64, total: u64) {
-        self.0.set_length(total);
-        self.0.set_position(done);
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        if let Some(lines) = &self.lines {
+            let mut told = lines.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.elapsed() >= LINE_EVERY {
+                *told = Instant::now();
+                say(line(self.what, self.unit, (done, total), lines.began.elapsed()));
+            }
+        }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
+        if let Some(lines) = &self.lines {
+            let (done, total) = (self.bar.position(), self.bar.length().unwrap_or(0));
+            say(line(self.what, self.unit, (done, total), lines.began.elapsed()));
+        }
     }
+}
+
+/// `rebuilding: 50000 of 200000 events, 25000/s, 6 s left`
+fn line(what: &str, unit: &str, (done, total): (u64, u64), elapsed: Duration) -> String {
+    let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+    let rate = done.saturating_mul(1_000) / millis;
+    let time = match (total.saturating_sub(done), done) {
+        (0, _) => format!("{}.{} s", millis / 1_000, millis / 100 % 10),
+        (_, 0) => "how long is not known yet".to_owned(),
+        (left, done) => format!("{} s left", (left.saturating_mul(millis) / done).div_ceil(1_000)),
+    };
+    format!("{what}: {done} of {total} {unit}, {rate}/s, {time}")
 }
 
 /// A text in which nothing can move a terminal's cursor or turn its writing direction.
@@ -93,6 +161,16 @@ fn is_invisible(character: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_about_progress_says_how_much_is_done_how_fast_and_how_long_it_takes() {
+        let of = |done, seconds: u64| {
+            line("rebuilding", "events", (done, 200_000), Duration::from_millis(seconds * 1_000 + 40))
+        };
+        assert_eq!(of(50_000, 2), "rebuilding: 50000 of 200000 events, 24509/s, 7 s left");
+        assert_eq!(of(200_000, 8), "rebuilding: 200000 of 200000 events, 24875/s, 8.0 s");
+        assert_eq!(of(0, 8), "rebuilding: 0 of 200000 events, 0/s, how long is not known yet");
+    }
 
     #[test]
     fn what_could_deceive_on_a_terminal_is_escaped_and_the_rest_is_left() {

@@ -133,7 +133,7 @@ fn views(data: &Source) -> Result<Place, Failure> {
         Place::File(file) if !file.exists() => {
             let message = format!("there are no views yet: {} does not exist", file.display());
             Err(Failure::new(ErrorCode::NotReady, message)
-                .with_hint("`devmind-replay rebuild` makes them, and so does the server when it starts"))
+                .with_hint("`devmind-replay rebuild --yes` makes them, and so does the server when it starts"))
         }
         place => Ok(place),
     }

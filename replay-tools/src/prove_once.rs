@@ -8,13 +8,14 @@ use crate::Verdict;
 use crate::at::position;
 use crate::cli::ProveOnceArgs;
 use crate::failure::Failure;
-use crate::journal::{self, JournalFile, JournalRow};
-use crate::output::{Output, escaped, say};
+use crate::journal::{JournalFile, JournalRow};
+use crate::output::{Output, escaped, say, tell_unread};
 use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::event::{AggregateType, RecordedEvent, StreamId};
 use devmind_domain::tool_call::{Decision, ResultStatus, Target, ToolCallEvent};
-use devmind_ledger::proof::Prover;
+use devmind_ledger::LedgerReader;
+use devmind_projections::Unread;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -64,7 +65,19 @@ impl Server {
         self.results > 0
     }
 
-    pub fn see(&mut self, event: &ToolCallEvent) {
+    /// What a call's events say; those that cannot be understood are added to the others.
+    pub fn of(events: &[Arc<RecordedEvent>], unread: &mut Unread) -> Self {
+        let mut server = Self::default();
+        for event in events {
+            match event.decode_as::<ToolCallEvent>() {
+                Ok(facts) => facts.iter().for_each(|fact| server.see(fact)),
+                Err(_) => unread.add(event),
+            }
+        }
+        server
+    }
+
+    fn see(&mut self, event: &ToolCallEvent) {
         match event {
             ToolCallEvent::ToolCallRequested(e) => {
                 self.call_hash = e.call_hash.clone();
@@ -110,36 +123,32 @@ pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output)
         return Err(Failure::new(ErrorCode::NotFound, format!("the log knows no tool call {}", args.tool_call))
             .with_hint("`devmind-replay log --type ToolCallRequested` lists them"));
     }
-    let mut server = Server::default();
-    let mut undecodable = 0;
-    for event in &events {
-        match event.decode_as() {
-            Ok(facts) => facts.iter().for_each(|fact| server.see(fact)),
-            Err(_) => undecodable += 1,
-        }
-    }
+    let mut unread = Unread::default();
+    let server = Server::of(&events, &mut unread);
     let journal = match &args.journal {
         None => Journal::NotGiven,
-        Some(file) => side_of(&journal::read(file).await?, &args.tool_call, &server),
+        Some(file) => {
+            let mut journal = JournalFile::open(file).await?;
+            side_of(&journal.id.clone(), journal.row(&args.tool_call).await?, &server)
+        }
     };
     let (conclusion, why) = conclude(&server, &journal);
-    print(&args.tool_call, conclusion, &why, &server, &journal, &events, (&Prover::new(reader), at), output).await?;
+    print(&args.tool_call, conclusion, &why, &server, &journal, &events, (data, &reader, at), output).await?;
     output.finish()?;
     say(format_args!("read at position {at}"));
-    if undecodable > 0 {
-        say(format_args!("{undecodable} events of the call could not be read"));
+    if tell_unread(&unread) {
         // What is concluded without them is not proved.
         return Ok(if conclusion == Conclusion::Conflict { Verdict::Broken } else { Verdict::Incomplete });
     }
     Ok(conclusion.verdict())
 }
 
-/// What a journal says of a call.
-pub(crate) fn side_of(journal: &JournalFile, id: &str, server: &Server) -> Journal {
-    if server.journal_id.as_ref().is_some_and(|asked| *asked != journal.id) {
-        return Journal::Foreign(journal.id.clone());
+/// What a journal says of a call, by the row that it has of it.
+pub(crate) fn side_of(journal_id: &str, row: Option<JournalRow>, server: &Server) -> Journal {
+    if server.journal_id.as_ref().is_some_and(|asked| asked != journal_id) {
+        return Journal::Foreign(journal_id.to_owned());
     }
-    journal.rows.get(id).map_or(Journal::Unheard, |row| Journal::Row(row.clone()))
+    row.map_or(Journal::Unheard, Journal::Row)
 }
 
 /// The two sides joined. Pure, so that every pair can be tested.
@@ -204,15 +213,21 @@ async fn print(
     server: &Server,
     journal: &Journal,
     events: &[Arc<RecordedEvent>],
-    (prover, size): (&Prover, u64),
+    (data, reader, size): (&Source, &LedgerReader, u64),
     output: &mut Output,
 ) -> Result<(), Failure> {
     let mut proofs = Vec::with_capacity(events.len());
-    let mut root = String::new();
+    let root = data.root(reader, size).await?;
+    let prover = data.prover(reader);
     for event in events {
-        let proof = prover.inclusion(event.position, size).await?;
-        root = hex::encode(proof.root);
-        let path: Vec<String> = proof.path.iter().map(hex::encode).collect();
+        let path: Option<Vec<String>> = match &prover {
+            Some(prover) => {
+                let proof = prover.inclusion(event.position, size).await?;
+                Some(proof.path.iter().map(hex::encode).collect())
+            }
+            // The bundle has it, and it was checked when that was opened.
+            None => None,
+        };
         proofs.push(json!({
             "position": event.position, "event_type": event.event_type, "leaf_hash": hex::encode(event.leaf_hash),
             "path": path,
@@ -227,7 +242,8 @@ async fn print(
         }));
     }
     output.line(escaped(&format!("{}: {why}", conclusion.words())))?;
-    output.line(format_args!("log: {} events, under the root {root} of {size} events", events.len()))?;
+    let root = root.map(|root| format!(", under the root {root} of {size} events")).unwrap_or_default();
+    output.line(format_args!("log: {} events{root}", events.len()))?;
     for event in events {
         let (position, kind, leaf) = (event.position, &event.event_type, hex::encode(event.leaf_hash));
         output.line(escaped(&format!("  #{position} {kind} {leaf}")))?;

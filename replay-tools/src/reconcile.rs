@@ -8,16 +8,21 @@ use crate::Verdict;
 use crate::at::position;
 use crate::cli::ReconcileArgs;
 use crate::failure::Failure;
-use crate::journal::{self, JournalFile, JournalRow};
-use crate::output::{Output, escaped, say};
+use crate::journal::{JournalFile, JournalRow};
+use crate::output::{Output, Progress, escaped, say, tell_unread, unread_json};
 use crate::prove_once::{Conclusion, Journal, Server, conclude, side_of};
 use crate::store::Source;
 use devmind_domain::Timestamp;
-use devmind_domain::event::DomainEvent;
-use devmind_ledger::{LedgerReader, MAX_PAGE_EVENTS};
-use devmind_projections::{DeviceRow, OpenApproval, ToolCallRow, Views};
+use devmind_domain::event::{AggregateType, StreamId};
+use devmind_ledger::{EventFilter, LedgerReader, MAX_PAGE_EVENTS};
+use devmind_projections::{DeviceRow, OpenApproval, ToolCallRow, Unread, UnsettledCall, Views};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+/// The views that know what is open.
+const VIEWS: [&str; 3] = ["conversation", "tool_call", "device"];
+/// Contradictions that are named, at most; more are counted.
+const MAX_CONFLICTS: usize = 1_000;
 
 /// Why a call is not final.
 struct Open {
@@ -26,59 +31,88 @@ struct Open {
     settles: String,
 }
 
+/// Prints page by page: neither the log nor what is open has to fit into memory.
 pub(crate) async fn run(data: &Source, args: ReconcileArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
     let at = position(&reader, args.at).await?;
-    let journal = match &args.journal {
-        Some(file) => Some(journal::read(file).await?),
+    let mut journal = match &args.journal {
+        Some(file) => Some(JournalFile::open(file).await?),
         None => None,
     };
-    let sides = Sides::read(&reader, at).await?;
-    let views = Views::at(&reader, at).await?;
-    let open = views.unsettled_tool_calls().await?;
-    let (mut told, mut lines) = (Vec::new(), Vec::new());
-    for (call, approval) in &open {
-        let devices = views.devices(&call.user_id).await?;
-        let device = devices.iter().find(|device| Some(&device.device_id) == call.device_id.as_ref());
-        let Open { why, since, settles } = explain(call, approval.as_ref(), device);
-        let brings = journal.as_ref().and_then(|journal| {
-            let server = sides.0.get(call.tool_call_id.as_str())?;
-            Some(brings(&side_of(journal, call.tool_call_id.as_str(), server), call, journal.purged_through))
-        });
-        if output.is_json() {
-            told.push(json!({
-                "tool_call_id": call.tool_call_id, "tool": call.tool, "status": call.status, "why": why,
-                "since": since, "settles": settles, "conversation_id": call.conversation_id, "run_id": call.run_id,
-                "device_id": call.device_id, "user_id": call.user_id, "attempts": call.attempts.len(),
-                "journal": brings,
-            }));
-        } else {
-            lines.push(format!("{} {} {} of {}", call.tool_call_id, call.tool, call.status, call.user_id));
-            lines.push(format!("  since {since}: {why}"));
-            lines.push(format!("  settled by: {settles}"));
-            lines.extend(brings.map(|brings| format!("  the journal: {brings}")));
+    let (views, mut unread) = {
+        let progress = Progress::new("reading", "events");
+        Views::at(&reader, at, &VIEWS, |done, all| progress.set(done, all)).await?
+    };
+    if output.is_json() {
+        output.part(format_args!("{{\"position\":{at},\"open\":["))?;
+    }
+    let (mut open, mut after) = (0_u64, 0);
+    loop {
+        let page = views.unsettled_page(after).await?;
+        let Some(last) = page.last() else { break };
+        after = last.requested_position;
+        for UnsettledCall { call, approval, .. } in &page {
+            let devices = views.devices(&call.user_id).await?;
+            let device = devices.iter().find(|device| Some(&device.device_id) == call.device_id.as_ref());
+            let brings = match &mut journal {
+                Some(journal) => {
+                    let id = call.tool_call_id.as_str();
+                    let server = server_of(&reader, id, at, &mut unread).await?;
+                    let row = journal.row(id).await?;
+                    Some(brings(&side_of(&journal.id, row, &server), call, journal.purged_through))
+                }
+                None => None,
+            };
+            print(call, &explain(call, approval.as_ref(), device), brings, open == 0, output)?;
+            open += 1;
         }
     }
     views.close().await;
-    let joined = journal.as_ref().map(|journal| join(&sides, journal, reader.ledger_id()));
-    let conflicts = joined.as_ref().map_or(0, |joined| joined.conflicts.len());
+    let joined = match &mut journal {
+        Some(journal) => Some(join(&reader, journal, at, &mut unread).await?),
+        None => None,
+    };
     if output.is_json() {
-        let journal = joined.as_ref().map(Joined::json);
-        output.json(&json!({ "position": at, "open": told, "journal": journal }))?;
+        let (journal, unread) = (json!(joined.as_ref().map(Joined::json)), json!(unread_json(&unread)));
+        output.line(format_args!("],\"journal\":{journal},\"unread\":{unread}}}"))?;
     } else {
-        lines.iter().try_for_each(|line| output.line(escaped(line)))?;
-        output.line(format_args!("{} tool calls are not final", open.len()))?;
+        output.line(format_args!("{open} tool calls are not final"))?;
         if let Some(joined) = &joined {
             joined.print(output)?;
         }
     }
     output.finish()?;
     say(format_args!("read at position {at}"));
+    let incomplete = tell_unread(&unread);
+    let conflicts = joined.map_or(0, |joined| joined.conflicts_total);
     if conflicts > 0 {
         say(format_args!("log and journal contradict each other about {conflicts} calls"));
         return Ok(Verdict::Broken);
     }
-    Ok(Verdict::Holds)
+    Ok(if incomplete { Verdict::Incomplete } else { Verdict::Holds })
+}
+
+fn print(
+    call: &ToolCallRow,
+    Open { why, since, settles }: &Open,
+    brings: Option<String>,
+    first: bool,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    if output.is_json() {
+        let told = json!({
+            "tool_call_id": call.tool_call_id, "tool": call.tool, "status": call.status, "why": why,
+            "since": since, "settles": settles, "conversation_id": call.conversation_id, "run_id": call.run_id,
+            "device_id": call.device_id, "user_id": call.user_id, "attempts": call.attempts.len(),
+            "journal": brings,
+        });
+        return output.part(format_args!("{}{told}", if first { "" } else { "," }));
+    }
+    let ToolCallRow { tool_call_id, tool, status, user_id, .. } = call;
+    output.line(escaped(&format!("{tool_call_id} {tool} {status} of {user_id}")))?;
+    output.line(escaped(&format!("  since {since}: {why}")))?;
+    output.line(escaped(&format!("  settled by: {settles}")))?;
+    brings.map_or(Ok(()), |brings| output.line(escaped(&format!("  the journal: {brings}"))))
 }
 
 fn explain(call: &ToolCallRow, approval: Option<&OpenApproval>, device: Option<&DeviceRow>) -> Open {
@@ -157,26 +191,11 @@ fn brings(side: &Journal, call: &ToolCallRow, purged_through: i64) -> String {
     }
 }
 
-/// What the log says of every device call.
-struct Sides(BTreeMap<String, Server>);
-
-impl Sides {
-    async fn read(reader: &LedgerReader, to: u64) -> Result<Self, Failure> {
-        let (mut sides, mut after) = (BTreeMap::<String, Server>::new(), 0);
-        while after < to {
-            let page = reader.read(after, MAX_PAGE_EVENTS).await?;
-            let Some(last) = page.last() else { break };
-            after = last.position;
-            for event in page.iter().filter(|event| event.position <= to) {
-                for fact in event.decode().unwrap_or_default() {
-                    if let DomainEvent::ToolCall(fact) = fact {
-                        sides.entry(event.stream.aggregate_id.clone()).or_default().see(&fact);
-                    }
-                }
-            }
-        }
-        Ok(Self(sides))
-    }
+/// What the log says of a call up to a position.
+async fn server_of(reader: &LedgerReader, id: &str, at: u64, unread: &mut Unread) -> Result<Server, Failure> {
+    let mut events = reader.read_stream(&StreamId::new(AggregateType::ToolCall, id), 0).await?;
+    events.retain(|event| event.position <= at);
+    Ok(Server::of(&events, unread))
 }
 
 /// Log and journal, joined over all calls that were sent to it.
@@ -185,50 +204,94 @@ struct Joined {
     journal_id: String,
     /// Calls by what both sides prove together.
     counts: BTreeMap<&'static str, u64>,
-    /// Calls about which they contradict each other, with the reason.
+    /// Calls about which they contradict each other, with the reason: the first ones.
     conflicts: Vec<(String, String)>,
+    conflicts_total: u64,
     /// Rows for other ledgers.
     of_others: u64,
 }
 
-fn join(sides: &Sides, journal: &JournalFile, ledger_id: &str) -> Joined {
+/// Walks over the log's calls, then over the journal's rows.
+async fn join(
+    reader: &LedgerReader,
+    journal: &mut JournalFile,
+    at: u64,
+    unread: &mut Unread,
+) -> Result<Joined, Failure> {
     let mut joined = Joined { journal_id: journal.id.clone(), ..Joined::default() };
-    let sent = |server: &&Server| server.on_device && server.journal_id.as_ref() == Some(&journal.id);
-    for (id, server) in &sides.0 {
-        if !sent(&server) {
-            continue;
+    let requests = EventFilter { event_type: Some("ToolCallRequested".to_owned()), ..EventFilter::default() };
+    {
+        let progress = Progress::new("joining", "events");
+        let mut after = 0;
+        while after < at {
+            let page = reader.query(&requests, after, MAX_PAGE_EVENTS).await?;
+            let Some(last) = page.last() else { break };
+            after = last.position;
+            for event in page.iter().filter(|event| event.position <= at) {
+                let id = event.stream.aggregate_id.as_str();
+                let server = server_of(reader, id, at, unread).await?;
+                if server.on_device && server.journal_id.as_ref() == Some(&journal.id) {
+                    joined.sent(id, &server, journal.row(id).await?, journal.purged_through);
+                }
+            }
+            progress.set(after.min(at), at);
         }
-        let side = side_of(journal, id, server);
+    }
+    let mut after = String::new();
+    loop {
+        let page = journal.rows_after(&after).await?;
+        let Some((last, _)) = page.last() else { return Ok(joined) };
+        after.clone_from(last);
+        for (id, row) in &page {
+            // The journal is as it is, also where the log is read as it was: what came later is no contradiction.
+            let stream = StreamId::new(AggregateType::ToolCall, id.as_str());
+            let known = row.server_id != reader.ledger_id() || !reader.stream_page(&stream, 0, 1).await?.is_empty();
+            joined.has(id, row, reader.ledger_id(), known);
+        }
+    }
+}
+
+impl Joined {
+    /// A call of the log that was sent to the journal's device, and the row that there is of it.
+    fn sent(&mut self, id: &str, server: &Server, row: Option<JournalRow>, purged_through: i64) {
+        let side = side_of(&self.journal_id, row, server);
         let (conclusion, why) = match &side {
             // What is in the log and was acknowledged may be forgotten by the device.
-            Journal::Unheard if journal.purged_through > 0 => conclude(server, &Journal::NotGiven),
+            Journal::Unheard if purged_through > 0 => conclude(server, &Journal::NotGiven),
             Journal::Row(JournalRow { delivery, .. }) if delivery == "acked" && !server.has_result() => {
                 (Conclusion::Conflict, "the device was told that its result is stored, the log has none".to_owned())
             }
             Journal::NotGiven | Journal::Foreign(_) | Journal::Unheard | Journal::Row(_) => conclude(server, &side),
         };
-        *joined.counts.entry(conclusion.words()).or_default() += 1;
+        *self.counts.entry(conclusion.words()).or_default() += 1;
         if conclusion == Conclusion::Conflict {
-            joined.conflicts.push((id.clone(), why));
+            self.conflict(id, why);
         }
     }
-    for (id, row) in &journal.rows {
-        if row.server_id != ledger_id {
-            joined.of_others += 1;
-        } else if !sides.0.contains_key(id) {
-            joined.conflicts.push((id.clone(), "the device has a call of this ledger that the log has not".to_owned()));
-        }
-    }
-    joined
-}
 
-impl Joined {
+    /// A row of the journal, and whether the log knows its call.
+    fn has(&mut self, id: &str, row: &JournalRow, ledger_id: &str, known: bool) {
+        if row.server_id != ledger_id {
+            self.of_others += 1;
+        } else if !known {
+            self.conflict(id, "the device has a call of this ledger that the log has not".to_owned());
+        }
+    }
+
+    fn conflict(&mut self, id: &str, why: String) {
+        self.conflicts_total += 1;
+        if self.conflicts.len() < MAX_CONFLICTS {
+            self.conflicts.push((id.to_owned(), why));
+        }
+    }
+
     fn json(&self) -> Value {
         let conflicts: Vec<_> =
             self.conflicts.iter().map(|(id, why)| json!({ "tool_call_id": id, "why": why })).collect();
         json!({
             "journal_id": self.journal_id, "calls": self.counts, "conflicts": conflicts,
-            "of_other_ledgers": self.of_others, "executed_at_most_once": self.conflicts.is_empty(),
+            "conflicts_total": self.conflicts_total, "of_other_ledgers": self.of_others,
+            "executed_at_most_once": self.conflicts.is_empty(),
         })
     }
 
@@ -242,6 +305,9 @@ impl Joined {
         )))?;
         for (id, why) in &self.conflicts {
             output.line(escaped(&format!("conflict: {id}: {why}")))?;
+        }
+        if self.conflicts_total > self.conflicts.len() as u64 {
+            output.line(format_args!("conflict: {} calls in all", self.conflicts_total))?;
         }
         if self.conflicts.is_empty() {
             output.line("none was executed more than once: a call has one row there, and one result in the log")?;
@@ -281,9 +347,14 @@ mod tests {
     }
 
     fn joined(row_of: Option<JournalRow>, known: bool) -> Joined {
-        let sides = Sides(if known { BTreeMap::from([("k".to_owned(), sent())]) } else { BTreeMap::new() });
-        let rows = row_of.into_iter().map(|row| ("k".to_owned(), row)).collect();
-        join(&sides, &JournalFile { id: "j".into(), purged_through: -1, rows }, "ledger")
+        let mut joined = Joined { journal_id: "j".into(), ..Joined::default() };
+        if known {
+            joined.sent("k", &sent(), row_of.clone(), -1);
+        }
+        if let Some(row) = row_of {
+            joined.has("k", &row, "ledger", known);
+        }
+        joined
     }
 
     #[test]

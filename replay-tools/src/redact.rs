@@ -58,8 +58,9 @@ async fn forget_in_views(data: &Source) -> Result<(), Failure> {
         Place::File(file) => file,
         views @ Place::Postgres(_) => {
             let reader = data.open_ledger().await?;
-            let progress = Progress::new("rebuilding");
-            projections::rebuild(&views, &reader, |done, total| progress.set(done, total)).await?;
+            let progress = Progress::new("rebuilding", "events");
+            projections::forget_unfinished(&views).await?;
+            projections::rebuild(&views, &reader, |done, total| progress.set(done, total)).await?.whole()?;
             say("erased; the views were rebuilt without it");
             say("restart the servers of this database: they remember what they read");
             return Ok(());
@@ -77,6 +78,7 @@ async fn forget_in_views(data: &Source) -> Result<(), Failure> {
             }
         }
     }
-    say("erased; the views were removed and come back without it when the server starts, or with `rebuild`");
+    projections::forget_unfinished(&data.views()).await?;
+    say("erased; the views were removed and come back without it when the server starts, or with `rebuild --yes`");
     Ok(())
 }

@@ -49,7 +49,7 @@ pub(crate) async fn check(data: &Source, at: Option<At>, output: &mut Output) ->
     let position = at::position(&reader, at).await?;
     let mut versions = Versions::new();
     {
-        let progress = Progress::new("reading");
+        let progress = Progress::new("reading", "events");
         let mut after = 0;
         while after < position {
             let page = reader.read(after, MAX_PAGE_EVENTS).await?;

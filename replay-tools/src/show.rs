@@ -4,15 +4,15 @@ use crate::Verdict;
 use crate::at::{At, position};
 use crate::cli::ShowArgs;
 use crate::failure::Failure;
-use crate::output::{Output, escaped, say};
+use crate::output::{Output, escaped, say, tell_unread, unread_json};
 use crate::store::Source;
 use devmind_domain::ErrorCode;
-use devmind_domain::event::{AggregateType, DomainEvent, StreamId};
+use devmind_domain::event::{AggregateType, RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, ToolCallId};
-use devmind_domain::tool_call::ToolCallEvent;
 use devmind_ledger::LedgerReader;
-use devmind_projections::{ConversationState, ToolCallRow, conversation_at, field_changes};
+use devmind_projections::{ConversationState, ToolCallRow, Unread, field_changes, what_can_be_read_at};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// What is shown.
 enum Subject {
@@ -27,12 +27,9 @@ impl Subject {
         }
         let id = args.tool_call.as_deref().unwrap_or_default();
         let stream = reader.read_stream(&StreamId::new(AggregateType::ToolCall, id), 0).await?;
-        let facts = stream.iter().flat_map(|event| event.decode().unwrap_or_default());
-        let requested = facts.into_iter().find_map(|fact| match fact {
-            DomainEvent::ToolCall(ToolCallEvent::ToolCallRequested(requested)) => Some(requested.conversation_id),
-            _ => None,
-        });
-        let conversation = requested.ok_or_else(|| {
+        // Every event of a call says in its metadata where it belongs, also where it cannot be understood itself.
+        let known = |event: &Arc<RecordedEvent>| event.metadata().ok()?.conversation_id;
+        let conversation = stream.iter().find_map(known).ok_or_else(|| {
             Failure::new(ErrorCode::NotFound, format!("the log knows no tool call {id}"))
                 .with_hint("`devmind-replay log --type ToolCallRequested` lists them")
         })?;
@@ -45,16 +42,17 @@ impl Subject {
         }
     }
 
-    /// Its state; nothing where it had not begun.
-    async fn at(&self, reader: &LedgerReader, position: u64) -> Result<Option<Shown>, Failure> {
-        let Some(state) = conversation_at(reader, self.conversation(), position).await? else { return Ok(None) };
-        Ok(match self {
+    /// Its state, nothing where it had not begun; and the events that it is made without.
+    async fn at(&self, reader: &LedgerReader, position: u64) -> Result<(Option<Shown>, Unread), Failure> {
+        let (state, unread) = what_can_be_read_at(reader, self.conversation(), position).await?;
+        let shown = state.and_then(|state| match self {
             Self::Conversation(_) => Some(Shown::Conversation(Box::new(state))),
             Self::ToolCall(id, _) => {
                 let call = state.tool_calls.into_iter().find(|call| call.tool_call_id == *id);
                 call.map(|call| Shown::ToolCall(Box::new(call)))
             }
-        })
+        });
+        Ok((shown, unread))
     }
 }
 
@@ -80,13 +78,15 @@ pub(crate) async fn run(data: &Source, args: ShowArgs, output: &mut Output) -> R
         return diff(&reader, &subject, (*from, *to), output).await;
     }
     let at = position(&reader, args.at).await?;
-    let Some(shown) = subject.at(&reader, at).await? else {
+    let (shown, unread) = subject.at(&reader, at).await?;
+    let Some(shown) = shown else {
+        tell_unread(&unread);
         let message = format!("up to position {at} the log knows nothing of it");
         return Err(Failure::new(ErrorCode::NotFound, message)
             .with_hint("name a later position, or look for its id: `devmind-replay log --type TurnPrepared`"));
     };
     if output.is_json() {
-        output.json(&json!({ "position": at, "state": shown.json() }))?;
+        output.json(&json!({ "position": at, "state": shown.json(), "unread": unread_json(&unread) }))?;
     } else {
         match &shown {
             Shown::Conversation(state) => print_conversation(state, output)?,
@@ -95,7 +95,7 @@ pub(crate) async fn run(data: &Source, args: ShowArgs, output: &mut Output) -> R
     }
     output.finish()?;
     say(format_args!("read at position {at}"));
-    Ok(Verdict::Holds)
+    Ok(if tell_unread(&unread) { Verdict::Incomplete } else { Verdict::Holds })
 }
 
 async fn diff(
@@ -105,11 +105,13 @@ async fn diff(
     output: &mut Output,
 ) -> Result<Verdict, Failure> {
     let (from, to) = (position(reader, Some(from)).await?, position(reader, Some(to)).await?);
-    let before = subject.at(reader, from).await?.map(|shown| shown.json());
-    let after = subject.at(reader, to).await?.map(|shown| shown.json());
+    let (before, lacks_before) = subject.at(reader, from).await?;
+    let (after, lacks_after) = subject.at(reader, to).await?;
+    let (before, after) = (before.map(|shown| shown.json()), after.map(|shown| shown.json()));
     for change in field_changes(before.as_ref(), after.as_ref()) {
         if output.is_json() {
-            output.json(&json!({ "field": change.field, "before": change.before, "after": change.after }))?;
+            let (field, before, after) = (change.field, change.before, change.after);
+            output.json(&json!({ "from": from, "to": to, "field": field, "before": before, "after": after }))?;
         } else {
             let text = |value: Option<&Value>| value.map_or_else(|| "(nothing)".to_owned(), Value::to_string);
             let (before, after) = (text(change.before.as_ref()), text(change.after.as_ref()));
@@ -118,7 +120,9 @@ async fn diff(
     }
     output.finish()?;
     say(format_args!("read at positions {from} and {to}"));
-    Ok(Verdict::Holds)
+    // The later one lacks what the earlier one does, unless they were given the other way round.
+    let unread = if from <= to { lacks_after } else { lacks_before };
+    Ok(if tell_unread(&unread) { Verdict::Incomplete } else { Verdict::Holds })
 }
 
 fn print_conversation(state: &ConversationState, output: &mut Output) -> Result<(), Failure> {

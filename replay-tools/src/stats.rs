@@ -7,7 +7,7 @@ use crate::Verdict;
 use crate::at;
 use crate::cli::{Price, StatsArgs};
 use crate::failure::Failure;
-use crate::output::{Output, Progress, escaped, say};
+use crate::output::{Output, Progress, escaped, say, tell_unread};
 use crate::store::Source;
 use devmind_domain::Timestamp;
 use devmind_domain::event::{DomainEvent, RecordedEvent};
@@ -15,6 +15,7 @@ use devmind_domain::node::NodeEvent;
 use devmind_domain::thread::{ModelResponded, ThreadEvent};
 use devmind_domain::tool_call::{ResultStatus, ToolCallEvent};
 use devmind_ledger::MAX_PAGE_EVENTS;
+use devmind_projections::Unread;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,7 +27,7 @@ pub(crate) async fn run(data: &Source, args: StatsArgs, output: &mut Output) -> 
     let position = at::position(&reader, args.at).await?;
     let mut stats = Stats::default();
     {
-        let progress = Progress::new("counting");
+        let progress = Progress::new("counting", "events");
         let mut after = 0;
         while after < position {
             let page = reader.read(after, MAX_PAGE_EVENTS).await?;
@@ -36,7 +37,8 @@ pub(crate) async fn run(data: &Source, args: StatsArgs, output: &mut Output) -> 
             progress.set(after.min(position), position);
         }
     }
-    let told = stats.finish(position, &args.price);
+    let unread = std::mem::take(&mut stats.unread);
+    let told = stats.finish(position, &args.price, &unread);
     if output.is_json() {
         output.json(&told)?;
     } else {
@@ -44,10 +46,10 @@ pub(crate) async fn run(data: &Source, args: StatsArgs, output: &mut Output) -> 
         output.finish()?;
         say(format_args!("read at position {position}"));
     }
-    if told.undecodable == 0 {
+    if !tell_unread(&unread) {
         return Ok(Verdict::Holds);
     }
-    say(format_args!("{} events could not be decoded; of them only type and size are counted", told.undecodable));
+    say("of them only type and size are counted");
     Ok(Verdict::Incomplete)
 }
 
@@ -124,7 +126,7 @@ struct Stats {
     under_way: HashMap<String, UnderWay>,
     /// The newest start of each process, and whether it has ended.
     nodes: HashMap<String, (u64, bool)>,
-    undecodable: u64,
+    unread: Unread,
 }
 
 /// What is printed.
@@ -158,7 +160,7 @@ impl Stats {
         self.span = Some((first, event.happened_at()));
         match event.decode() {
             Ok(facts) => facts.into_iter().for_each(|fact| self.see_fact(event, fact)),
-            Err(_) => self.undecodable += 1,
+            Err(_) => self.unread.add(event),
         }
     }
 
@@ -239,7 +241,7 @@ impl Stats {
         }
     }
 
-    fn finish(mut self, position: u64, prices: &[Price]) -> Told {
+    fn finish(mut self, position: u64, prices: &[Price], unread: &Unread) -> Told {
         for call in self.under_way.into_values() {
             let over = self.nodes.get(&call.node).is_some_and(|(epoch, ended)| *epoch > call.epoch || *ended);
             let tool = self.tools.entry(call.tool).or_default();
@@ -264,7 +266,7 @@ impl Stats {
             by_day: self.by_day,
             models: models.collect(),
             tools: self.tools,
-            undecodable: self.undecodable,
+            undecodable: unread.count(),
         }
     }
 }

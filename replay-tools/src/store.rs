@@ -1,15 +1,30 @@
-//! Where the ledger is: a folder with its files, or a database; checkpoints and keys are in the folder.
+//! Where the ledger is: a folder with its files, or a database, with checkpoints and keys in the folder; or a bundle,
+//! which is all that is there.
 
 use crate::failure::Failure;
+use crate::output::{escaped, say};
 use devmind_domain::ErrorCode;
+use devmind_ledger::bundle::{BundleError, BundleReport, open_bundle};
+use devmind_ledger::proof::Prover;
 use devmind_ledger::{LedgerReader, Place, PostgresUrl};
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// What the command line names.
 #[derive(Debug)]
 pub(crate) struct Source {
     folder: PathBuf,
     database: Option<PostgresUrl>,
+    bundle: Option<Bundle>,
+}
+
+/// A bundle that was read through and holds.
+#[derive(Debug)]
+struct Bundle {
+    reader: LedgerReader,
+    report: BundleReport,
+    /// Keeps its events as long as they are read.
+    _folder: TempDir,
 }
 
 impl Source {
@@ -18,7 +33,45 @@ impl Source {
         let parse = |url: String| {
             url.parse().map_err(|error| Failure::new(ErrorCode::ConfigInvalid, format!("DATABASE_URL: {error}")))
         };
-        Ok(Self { folder, database: database_url.map(parse).transpose()? })
+        Ok(Self { folder, database: database_url.map(parse).transpose()?, bundle: None })
+    }
+
+    /// A bundle, with nothing but itself.
+    pub async fn of_bundle(file: &Path) -> Result<Self, Failure> {
+        let folder = tempfile::tempdir().map_err(BundleError::from)?;
+        let (reader, report) = match open_bundle(file, folder.path()).await? {
+            Ok(opened) => opened,
+            Err(report) => {
+                let (total, file) = (report.findings_total, file.display());
+                let first = report.findings.first().map(|(line, _, reason)| format!("line {line}: {reason}"));
+                let message =
+                    format!("the bundle {file} does not hold: {total} findings, {}", first.unwrap_or_default());
+                return Err(Failure::new(ErrorCode::LedgerCorrupt, message)
+                    .with_hint("`devmind-replay verify BUNDLE` lists them; get it again from where it came"));
+            }
+        };
+        let BundleReport { selection, events, size, fingerprint, .. } = &report;
+        say(escaped(&format!("a bundle of {selection}: {events} of {size} events, signed by the key {fingerprint}")));
+        if !report.complete {
+            say("what it does not have is not shown: other conversations, and what became of devices and servers");
+        }
+        let at = folder.path().to_owned();
+        Ok(Self { folder: at, database: None, bundle: Some(Bundle { reader, report, _folder: folder }) })
+    }
+
+    /// Makes proofs; nothing where there is a part of a log, whose events are proved by the bundle that they are in.
+    pub fn prover(&self, reader: &LedgerReader) -> Option<Prover> {
+        let is_part = self.bundle.as_ref().is_some_and(|bundle| !bundle.report.complete);
+        (!is_part).then(|| Prover::new(reader.clone()))
+    }
+
+    /// The root at a size of the log; nothing where a part of it does not say.
+    pub async fn root(&self, reader: &LedgerReader, size: u64) -> Result<Option<String>, Failure> {
+        if let Some(prover) = self.prover(reader) {
+            return Ok(Some(hex::encode(prover.root(size).await?)));
+        }
+        let signed = self.bundle.as_ref().filter(|bundle| bundle.report.size == size);
+        Ok(signed.map(|bundle| hex::encode(bundle.report.root)))
     }
 
     /// The server's data folder, with the signed checkpoints and the public key.
@@ -28,6 +81,9 @@ impl Source {
 
     /// Opens the log for reading.
     pub async fn open_ledger(&self) -> Result<LedgerReader, Failure> {
+        if let Some(bundle) = &self.bundle {
+            return Ok(bundle.reader.clone());
+        }
         let place = self.ledger();
         LedgerReader::open(&place).await.map_err(|error| match place {
             Place::File(file) if !file.exists() => {

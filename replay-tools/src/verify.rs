@@ -40,7 +40,7 @@ pub(crate) async fn run(
         say("there is no public key beside the ledger: the signatures of its checkpoints are not checked");
     }
     let verified = {
-        let progress = Progress::new("verifying");
+        let progress = Progress::new("verifying", "events");
         let published = Published { key: key.as_ref(), checkpoints: &checkpoints, cosigned: &cosigned, witnesses };
         verify(&reader, published, |done, total| progress.set(done, total)).await
     };

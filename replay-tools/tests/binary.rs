@@ -135,7 +135,7 @@ async fn rebuild_makes_the_views_and_check_says_that_they_are_equal() {
     let data = Data::with_story().await;
     let ran = data.run(&["rebuild", "--check"]).await;
     assert_eq!((ran.status, code_of(&ran)), (1, "NOT_READY"), "there are no views yet");
-    let ran = data.run(&["rebuild"]).await;
+    let ran = data.run(&["rebuild", "--yes"]).await;
     assert_eq!(ran.status, 0, "{ran:?}");
     assert!(ran.stdout.contains(&format!("conversation rebuilt at position {}", data.events())), "{}", ran.stdout);
     let ran = data.run(&["rebuild", "--check"]).await;
@@ -150,19 +150,19 @@ async fn rebuild_makes_the_views_and_check_says_that_they_are_equal() {
 #[tokio::test]
 async fn rebuild_check_exits_three_and_names_the_row_that_differs_and_rebuild_mends_it() {
     let data = Data::with_story().await;
-    assert_eq!(data.run(&["rebuild"]).await.status, 0);
+    assert_eq!(data.run(&["rebuild", "--yes"]).await.status, 0);
     data.change_views("UPDATE conversations SET title = 'not what the log says'").await;
     let ran = data.run(&["rebuild", "--check"]).await;
     assert_eq!(ran.status, 3, "{ran:?}");
     assert!(ran.stdout.contains("DIFFERENT") && ran.stdout.contains("not what the log says"), "{}", ran.stdout);
-    assert_eq!(data.run(&["rebuild", "--projection", "conversation"]).await.status, 0);
+    assert_eq!(data.run(&["rebuild", "--projection", "conversation", "--yes"]).await.status, 0);
     assert_eq!(data.run(&["rebuild", "--check"]).await.status, 0);
 }
 
 #[tokio::test]
 async fn an_unknown_projection_is_refused_with_the_names_there_are() {
     let data = Data::with_story().await;
-    let ran = data.run(&["rebuild", "--projection", "weather"]).await;
+    let ran = data.run(&["rebuild", "--projection", "weather", "--yes"]).await;
     assert_eq!((ran.status, code_of(&ran)), (1, "NOT_FOUND"));
     assert!(ran.stderr.contains("conversation"), "{}", ran.stderr);
 }
@@ -171,9 +171,13 @@ async fn an_unknown_projection_is_refused_with_the_names_there_are() {
 async fn every_command_works_while_a_server_writes_the_ledger() {
     let data = Data::with_story().await;
     let ledger = data.open().await;
-    for arguments in
-        [vec!["log"], vec!["timeline", "--run", "r"], vec!["verify"], vec!["rebuild"], vec!["rebuild", "--check"]]
-    {
+    for arguments in [
+        vec!["log"],
+        vec!["timeline", "--run", "r"],
+        vec!["verify"],
+        vec!["rebuild", "--yes"],
+        vec!["rebuild", "--check"],
+    ] {
         data.append(&ledger, &support::long_answer()).await;
         let ran = data.run(&arguments).await;
         assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
@@ -184,7 +188,7 @@ async fn every_command_works_while_a_server_writes_the_ledger() {
 #[tokio::test]
 async fn a_missing_ledger_and_a_wrong_command_line_are_told_apart() {
     let data = Data::empty();
-    for arguments in [vec!["log"], vec!["verify"], vec!["rebuild"], vec!["timeline", "--run", "r"]] {
+    for arguments in [vec!["log"], vec!["verify"], vec!["rebuild", "--yes"], vec!["timeline", "--run", "r"]] {
         let ran = data.run(&arguments).await;
         assert_eq!((ran.status, code_of(&ran)), (1, "LEDGER_UNAVAILABLE"), "{arguments:?}");
         assert!(ran.stderr.contains("hint: name the ledger's folder with --data"), "{}", ran.stderr);

@@ -42,7 +42,7 @@ async fn import(data: &Data, flag: &str, file: &str) -> Value {
 
 /// Log and views hold what the domain's rules ask for.
 async fn assert_sound(data: &Data) {
-    for arguments in [&["verify"][..], &["schema", "check"], &["rebuild"], &["rebuild", "--check"]] {
+    for arguments in [&["verify"][..], &["schema", "check"], &["rebuild", "--yes"], &["rebuild", "--check"]] {
         let ran = data.run(arguments).await;
         assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
     }

@@ -1,6 +1,8 @@
 //! `verify` against checkpoints and of bundles, `export`, `import`, `attest`, `redact`, `prove-once`, `witness`:
 //! the real binary over real files.
 
+#[path = "proofs/interrupted.rs"]
+mod interrupted;
 #[allow(dead_code, reason = "shared with another test program")]
 mod support;
 #[path = "proofs/witness.rs"]
@@ -115,7 +117,7 @@ async fn a_redaction_is_shown_first_and_then_told_by_every_reader() {
 #[tokio::test]
 async fn a_rebuild_to_the_same_size_attests_the_same_state_under_the_same_root() {
     let data = Data::with_story().await;
-    assert_eq!(data.run(&["rebuild"]).await.status, 0);
+    assert_eq!(data.run(&["rebuild", "--yes"]).await.status, 0);
     let live = data.run(&["attest"]).await;
     assert_eq!(live.status, 0, "{live:?}");
     assert!(live.stdout.contains("conversation v"), "{live:?}");

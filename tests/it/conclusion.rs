@@ -31,7 +31,8 @@ impl ServerTool for Obedient {
     }
 }
 
-async fn server(model: Arc<ScriptedModel>) -> TestServer {
+/// A server with the tool `obey`, which no catalogue has.
+pub(super) async fn server(model: Arc<ScriptedModel>) -> TestServer {
     let server = TestServer::with_scripted(model).await;
     let (approval, concurrency_safe) = (Approval::Never, always_beside_others());
     let schemas = (json!({ "type": "object" }), json!({}));

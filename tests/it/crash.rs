@@ -1,10 +1,13 @@
 //! After a crash: nothing runs for ever, what can go on goes on, and who was replaced writes nothing.
 
-use devmind_domain::agent::{assemble, context_hash};
+use devmind_domain::agent::{CallsInAnswer, assemble, context_hash};
+use devmind_domain::canonical::hash_json;
 use devmind_domain::conversation::{Claim, Conversation, ConversationCommand, ConversationError, RunCancelReason};
 use devmind_domain::event::{Actor, Metadata};
 use devmind_domain::ids::*;
 use devmind_domain::thread::*;
+use devmind_domain::tool_call::*;
+use devmind_domain::tools::{admit, catalogue};
 use devmind_ledger::{ExecuteError, Ledger, execute};
 use devmind_tests::raw_device::{file_output, success};
 use devmind_tests::sse::interrupts;
@@ -257,7 +260,7 @@ async fn a_run_that_was_finished_in_its_thread_when_the_server_died_is_settled_a
     let claimed = ConversationCommand::ClaimRun { run_id: run_id.clone(), claim, context_hash: hash_of("go") };
     execute::<Conversation>(&ledger, &asked.conversation_id, &metadata, claimed, None).await.unwrap();
     let thread = agui::text(&prepared, "graph_thread_id");
-    for command in answered(&asked, &run_id) {
+    for command in answered(&asked, &run_id, Vec::new()) {
         execute::<Thread>(&ledger, thread, &metadata, command, None).await.unwrap();
     }
     ledger.close().await;
@@ -274,12 +277,107 @@ async fn a_run_that_was_finished_in_its_thread_when_the_server_died_is_settled_a
     server.finish().await;
 }
 
-/// What the model is asked first about a conversation's first question.
-fn hash_of(question: &str) -> String {
-    context_hash(&assemble(&[], question))
+/// The results of two calls were recorded, one of them refused, and the thread had observed neither; a third had not begun.
+#[tokio::test]
+async fn a_result_that_was_recorded_and_not_told_when_the_server_died_is_told_as_it_is() {
+    let server = TestServer::with_scripted(ScriptedModel::new([])).await;
+    let asked = server.client("ann").ask(&Question::new("go")).await;
+    let prepared = server.log().one("RunPrepared").await.payload;
+    let claim = Claim { node_id: server.app().claim.node_id.clone(), epoch: server.app().claim.epoch };
+    let stopped = server.stop().await;
+
+    let ledger = Ledger::open(stopped.data.ledger_place()).await.unwrap();
+    let run_id = RunId::from(asked.run_id.as_str());
+    let metadata = Metadata::new(Actor::server(&claim.node_id), claim.node_id.clone())
+        .run(&run_id)
+        .conversation(&asked.conversation_id.as_str().into());
+    let claimed =
+        ConversationCommand::ClaimRun { run_id: run_id.clone(), claim: claim.clone(), context_hash: hash_of("go") };
+    execute::<Conversation>(&ledger, &asked.conversation_id, &metadata, claimed, None).await.unwrap();
+    let thread = agui::text(&prepared, "graph_thread_id");
+    let call = |id: &str, a: Value| {
+        let arguments = json!({ "a": a, "b": 2 }).to_string();
+        ModelToolCall { id: id.into(), name: "add".into(), arguments }
+    };
+    let calls = vec![call("done", json!(1)), call("refused", json!("x")), call("waiting", json!(1))];
+    for command in answered(&asked, &run_id, calls.clone()) {
+        execute::<Thread>(&ledger, thread, &metadata, command, None).await.unwrap();
+    }
+    let of_call = |call: &ModelToolCall| {
+        let admission = admit(catalogue(), call, false);
+        let request = ToolCallRequested {
+            conversation_id: asked.conversation_id.as_str().into(),
+            turn_id: asked.turn_id.as_str().into(),
+            run_id: run_id.clone(),
+            user_id: "ann".into(),
+            graph_thread_id: thread.into(),
+            model_call_id: call.id.clone(),
+            parent_tool_call_id: None,
+            tool: admission.tool.clone(),
+            tool_version: admission.version.clone(),
+            target: admission.target,
+            device_id: None,
+            arguments: admission.arguments.clone(),
+            call_hash: admission.call_hash.clone(),
+            risk: admission.risk,
+        };
+        (ToolCallId::of(&thread.into(), &call.id), request, admission.refusal)
+    };
+    let (done, request, _) = of_call(&calls[0]);
+    let dispatch = Dispatch {
+        request,
+        run_id: run_id.clone(),
+        node_id: claim.node_id.clone(),
+        epoch: claim.epoch,
+        connection_id: None,
+        journal_id: None,
+        wait_ms: 0,
+        ttl_ms: 0,
+        attempt_is_live: false,
+        age_ms: 0,
+    };
+    let output = json!({ "sum": 3 });
+    let result = ToolResultRecorded {
+        executed_attempt_no: 1,
+        status: ResultStatus::Succeeded,
+        output_sha256: Some(hash_json(&output)),
+        output: Some(output),
+        error: None,
+        started_at: None,
+        finished_at: None,
+        origin: ResultOrigin::Live,
+        connection_id: None,
+    };
+    let record = ToolCallCommand::RecordResult { result: Box::new(result), reporter: Reporter::Server };
+    let (refused, request, refusal) = of_call(&calls[1]);
+    let (stage, error) = refusal.unwrap();
+    let decided = ToolCallDecided::deny(stage, &error, "pipeline");
+    for (id, command) in [
+        (&done, ToolCallCommand::Dispatch(Box::new(dispatch))),
+        (&done, record),
+        (&refused, ToolCallCommand::Decide { request: Box::new(request), decided }),
+    ] {
+        execute::<ToolCall>(&ledger, id.as_str(), &metadata, command, None).await.unwrap();
+    }
+    ledger.close().await;
+
+    let server = stopped.start().await;
+    assert_eq!(server.client("ann").turn(&asked).await["error_code"], "SERVER_RESTARTED");
+    let events = devmind_tests::sse::events(&server.client("ann").replayed(&asked.run_id).await);
+    let results = agui::results(&events);
+    assert_eq!(results[0], json!({ "ok": true, "tool": "add", "data": { "sum": 3 } }));
+    assert_eq!(results[1]["error"], json!({ "code": "INVALID_ARGUMENTS", "message": error.message }));
+    assert_eq!(results[2]["error"]["code"], "SERVER_RESTARTED");
+    server.finish().await;
 }
 
-fn answered(asked: &Asked, run_id: &RunId) -> [ThreadCommand; 3] {
+/// What the model is asked first about a conversation's first question.
+fn hash_of(question: &str) -> String {
+    context_hash(&assemble(CallsInAnswer::One, &[], question))
+}
+
+/// The model has answered, with these calls.
+fn answered(asked: &Asked, run_id: &RunId, tool_calls: Vec<ModelToolCall>) -> [ThreadCommand; 3] {
     let started = ThreadStarted {
         conversation_id: asked.conversation_id.as_str().into(),
         turn_id: asked.turn_id.as_str().into(),
@@ -302,7 +400,7 @@ fn answered(asked: &Asked, run_id: &RunId) -> [ThreadCommand; 3] {
         message_id: "answer".into(),
         content: "all of it".to_owned(),
         reasoning: None,
-        tool_calls: Vec::new(),
+        tool_calls,
         finish_reason: "stop".to_owned(),
         usage: TokenUsage::default(),
         served_model: "m".to_owned(),

@@ -51,7 +51,9 @@ async fn inv_b16_a_server_killed_between_dispatch_and_result_knows_after_its_res
     let replayed = |position: u64| {
         let (id, reader) = (id.clone(), log.0.clone());
         async move {
-            let views = Views::at(&reader, position).await.unwrap();
+            let (views, unread) =
+                Views::at(&reader, position, &["conversation", "tool_call"], |_, _| {}).await.unwrap();
+            assert!(unread.is_empty(), "{unread:?}");
             serde_json::to_value(views.tool_calls(ToolCallQuery::Call(id)).await.unwrap().remove(0)).unwrap()
         }
     };

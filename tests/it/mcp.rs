@@ -3,7 +3,7 @@
 
 use devmind_api::config::McpConfig;
 use devmind_domain::agent::Message;
-use devmind_domain::tools::Approval;
+use devmind_domain::tools::{Amendment, Approval, PostExecute};
 use devmind_tests::sse::interrupts;
 use devmind_tests::wait::within_deadline;
 use devmind_tests::{
@@ -427,9 +427,13 @@ async fn a_call_that_a_person_allowed_is_refused_when_its_tool_is_another_by_the
     stopped.config.mcp.clear();
     let server = stopped.start().await;
     let ann = server.client("ann");
+    let shows = PostExecute::new("shows", |call| Amendment::Content(format!("seen: {}", call.content)));
+    server.app().tools.change(|tools| tools.add_post_execute(shows));
     let reply = ann.answer(&open[0], true).await.ok();
     let events = ann.resume(&asked, reply["run_id"].as_str().unwrap(), &open).await;
-    assert_eq!((agui::spoken(&events).as_str(), &told(&model)["error"]["code"]), ("gone", &json!("TOOL_CHANGED")));
+    assert_eq!(agui::spoken(&events), "gone");
+    let seen = model.said(3).pop().unwrap().1;
+    assert!(seen.starts_with("seen: ") && seen.contains("TOOL_CHANGED"), "later stages see this refusal, too: {seen}");
     assert_eq!(got(folder.path(), "tools/call echo"), 0);
     server.finish().await;
 }

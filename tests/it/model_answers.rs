@@ -136,6 +136,8 @@ async fn several_calls_at_once_are_not_asked_for_unless_the_settings_say_so() {
         .await;
         server.client("ann").converse(&Question::new("say hello")).await;
         let sent = endpoint.requests().remove(0);
+        // Nor is the model told otherwise; `finish` replays what it was told.
+        assert_eq!(sent.to_string().contains("one call at a time"), !parallel);
         match provider {
             Openai => {
                 assert_eq!(sent["parallel_tool_calls"], parallel);

@@ -31,7 +31,7 @@ async fn the_log_the_timeline_the_verification_and_the_check_agree_with_a_runnin
     let everything = ann.everything().await;
 
     // Rebuilding beside a running server changes nothing that it shows.
-    replay(&data, &["rebuild"]).await.assert_success();
+    replay(&data, &["rebuild", "--yes"]).await.assert_success();
     assert_eq!(ann.everything().await, everything);
     ann.converse(&Question::new("add 5 and 6").within(&asked.conversation_id)).await;
     server.finish().await;
@@ -72,7 +72,7 @@ async fn a_changed_row_of_the_views_is_found_with_exit_3_and_a_rebuild_mends_it(
     let finished = replay(&data, &["rebuild", "--check"]).await;
     assert_eq!(finished.code, Some(3), "{finished:#?}");
     assert!(finished.stdout.contains("forged"), "the difference is shown: {finished:#?}");
-    replay(&data, &["rebuild"]).await.assert_success();
+    replay(&data, &["rebuild", "--yes"]).await.assert_success();
     replay(&data, &["rebuild", "--check"]).await.assert_success();
     data.check().await;
 }
@@ -143,7 +143,26 @@ async fn a_run_replays_to_the_same_decisions_and_one_whose_recorded_answer_was_a
     let same = json_lines(&replay(&data, &run).await);
     assert_eq!(same[0]["run"]["outcome"], "same", "{same:#?}");
     assert!(same[0]["run"]["decisions"].as_u64() >= Some(3), "{same:#?}");
+    let rules = |name: &str, text: &str| {
+        std::fs::write(data.path().join(name), text).unwrap();
+        format!("policy={}", data.path().join(name).display())
+    };
+    let rule = "[[policies]]\nid = \"sums\"\ntool = \"add\"\ndecision = ";
+    // What the tool itself says, what a rule says of other calls, and what no rule says.
+    for (name, text) in [
+        ("allow", format!("{rule}\"allow\"")),
+        ("others", format!("{rule}\"deny\"\nuser = \"bob\"")),
+        ("none", "policies = []".to_owned()),
+    ] {
+        let told = json_lines(&replay(&data, &[run.as_slice(), &["--with", &rules(name, &text)]].concat()).await);
+        assert_eq!(told[0]["run"]["outcome"], "same", "{name}: {told:#?}");
+    }
+    let (deny, ask) =
+        (rules("deny", &format!("{rule}\"deny\"\ncode = \"NO_SUMS\"")), rules("ask", &format!("{rule}\"ask\"")));
     for (with, replayed) in [
+        (deny.as_str(), "deny add with {\"a\":1,\"b\":2}"),
+        (deny.as_str(), "NO_SUMS by policy:sums"),
+        (ask.as_str(), "APPROVAL_REQUIRED by policy:sums"),
         ("add=deny", "refused"),
         ("add=ask", "refused"),
         ("rounds=1", "MODEL_ROUND_LIMIT"),

@@ -9,7 +9,7 @@ use super::request::{request_frame, requested_at};
 use super::route::{Route, is_waited_for_elsewhere};
 use super::waiters::{CallKey, Waiter};
 use crate::ids::now;
-use crate::runs::{StopReason, StopSignal};
+use crate::runs::{StopReason, StopSignal, Unchanged};
 use devmind_domain::conversation::Claim;
 use devmind_domain::device_channel::server_call::{Effect, End, Input, ServerCall, Stands};
 use devmind_domain::event::Metadata;
@@ -39,6 +39,8 @@ pub struct CallContext {
     pub metadata: Metadata,
     /// How the run is stopped.
     pub signal: StopSignal,
+    /// The conversation that the call's permission rests on, where it does: otherwise nothing is dispatched.
+    pub unchanged: Option<Unchanged>,
 }
 
 /// How a wait ended.
@@ -56,7 +58,7 @@ impl Gateway {
     /// Calls a device tool and waits.
     ///
     /// # Errors
-    /// When the ledger fails.
+    /// When the ledger fails, or the conversation is not as the call's permission needs it.
     pub async fn call(
         &self,
         ledger: &Ledger,
@@ -134,6 +136,14 @@ impl Call<'_> {
         execute::<ToolCall>(self.ledger, self.id.as_str(), &self.context.metadata, command, None).await
     }
 
+    async fn dispatch(&self, dispatch: Dispatch) -> Result<Executed<ToolCall>, CallError> {
+        let command = ToolCallCommand::Dispatch(Box::new(dispatch));
+        match &self.context.unchanged {
+            Some(unchanged) => unchanged.execute(self.ledger, self.id, &self.context.metadata, &command).await,
+            None => self.command(command).await,
+        }
+    }
+
     async fn state(&self) -> Result<Arc<ToolCall>, CallError> {
         let (state, _) =
             load::<ToolCall>(self.ledger.reader(), self.id.as_str()).await.map_err(ExecuteError::Ledger)?;
@@ -141,14 +151,10 @@ impl Call<'_> {
     }
 
     async fn refuse(&self, request: ToolCallRequested, code: ErrorCode) -> Result<CallEnd, CallError> {
-        let decided = ToolCallDecided {
-            stage: "device".to_owned(),
-            decision: Decision::Deny,
-            code: code.as_str().to_owned(),
-            by: "gateway".to_owned(),
-        };
+        let error = ToolError::of(code);
+        let decided = ToolCallDecided::deny("device", &error, "gateway");
         self.command(ToolCallCommand::Decide { request: Box::new(request), decided }).await?;
-        Ok(CallEnd::Outcome(ToolOutcome::failure(code, code.help())))
+        Ok(CallEnd::Outcome(ToolOutcome { result: Err(error) }))
     }
 }
 
@@ -196,7 +202,7 @@ impl Caller<'_> {
             Effect::Dispatch => {
                 self.waiting_since = Instant::now();
                 let dispatch = self.dispatch.take()?;
-                match self.call.command(ToolCallCommand::Dispatch(Box::new(dispatch))).await {
+                match self.call.dispatch(dispatch).await {
                     Ok(done) => {
                         let first = done.events.first();
                         self.requested_at = self.requested_at.or(first.map(|event| event.recorded_at));
@@ -206,6 +212,11 @@ impl Caller<'_> {
                     // Another hash under one id, another device: the model gets the code.
                     Err(ExecuteError::Refused(error)) => {
                         self.failed = Some(ExecuteError::Refused(error));
+                        Input::Forbidden
+                    }
+                    // Nothing was appended: the caller looks again.
+                    Err(error) if self.call.context.unchanged.as_ref().is_some_and(|own| own.is_why(&error)) => {
+                        self.failed = Some(error);
                         Input::Forbidden
                     }
                     Err(error) => self.in_doubt(error),
@@ -357,9 +368,7 @@ fn settled(state: &ToolCall) -> Option<ToolOutcome> {
     if let Some(recorded) = &state.result {
         return Some(ToolOutcome::of(recorded));
     }
-    let code = state.refusal()?.code.clone();
-    let message = ErrorCode::parse(&code).map_or("the call was refused", ErrorCode::help).to_owned();
-    Some(ToolOutcome { result: Err(ToolError { code, message }) })
+    Some(ToolOutcome { result: Err(state.refusal()?.error()) })
 }
 
 fn unknown() -> ToolOutcome {

@@ -22,7 +22,7 @@ pub use retry::pause_before_retry;
 
 use crate::config::ConfigError;
 use async_trait::async_trait;
-use devmind_domain::agent::Message;
+use devmind_domain::agent::{CallsInAnswer, Message};
 use devmind_domain::thread::TokenUsage;
 use devmind_domain::tools::ModelVisible;
 use futures::stream::BoxStream;
@@ -76,6 +76,10 @@ pub trait Model: Send + Sync {
     fn name(&self) -> &str;
     /// What it is asked with, besides messages and tools.
     fn parameters(&self) -> Value;
+    /// How many calls it may make in one answer.
+    fn calls_in_answer(&self) -> CallsInAnswer {
+        CallsInAnswer::One
+    }
     /// Asks, once: whether to ask again is the caller's decision.
     async fn ask(&self, request: ModelRequest) -> Result<ModelStream, ModelFailure>;
 }

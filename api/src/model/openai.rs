@@ -7,13 +7,17 @@ use super::failure::told_in_stream;
 use super::{Model, ModelChunk, ModelConfig, ModelFailure, ModelRequest, ModelStream};
 use crate::config::ConfigError;
 use async_trait::async_trait;
-use devmind_domain::agent::Message;
+use devmind_domain::agent::{CallsInAnswer, Message};
 use devmind_domain::thread::TokenUsage;
+use devmind_domain::tools::ModelVisible;
 use futures::StreamExt;
 use reqwest::header::{AUTHORIZATION, HeaderMap};
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+/// Characters of a tool's description that OpenAI takes, at most; others take more.
+const MAX_DESCRIPTION_CHARS: usize = 1_024;
 
 /// An OpenAI-compatible model.
 pub struct OpenAiModel {
@@ -40,10 +44,33 @@ impl OpenAiModel {
     fn body(&self, request: &ModelRequest) -> Value {
         let mut body = self.parameters();
         body["model"] = json!(self.name);
-        body["messages"] = request.messages.iter().map(Message::chat_completion).collect();
-        body["tools"] = request.tools.iter().map(|tool| json!({ "type": "function", "function": tool })).collect();
+        let (tools, more): (Vec<_>, Vec<_>) = request.tools.iter().map(function).unzip();
+        let more: Vec<String> = more.into_iter().flatten().collect();
+        let mut messages = request.messages.clone();
+        if !more.is_empty() {
+            let more = more.join("\n\n");
+            match messages.first_mut() {
+                Some(Message::System { content }) => *content = format!("{content}\n\n{more}"),
+                Some(_) | None => messages.insert(0, Message::System { content: more }),
+            }
+        }
+        body["messages"] = messages.iter().map(Message::chat_completion).collect();
+        body["tools"] = tools.into();
         body
     }
+}
+
+/// A tool as it is sent, and what the instructions say of it where its description is too long.
+fn function(tool: &ModelVisible) -> (Value, Option<String>) {
+    let ModelVisible { name, description, .. } = tool;
+    let mut function = json!({ "type": "function", "function": tool });
+    if description.chars().nth(MAX_DESCRIPTION_CHARS).is_none() {
+        return (function, None);
+    }
+    let rest = " … (the whole description is in the instructions)";
+    let begins = description.chars().take(MAX_DESCRIPTION_CHARS - rest.chars().count());
+    function["function"]["description"] = begins.chain(rest.chars()).collect::<String>().into();
+    (function, Some(format!("The tool {name}: {description}")))
 }
 
 #[async_trait]
@@ -66,6 +93,10 @@ impl Model for OpenAiModel {
             parameters["max_completion_tokens"] = max_tokens.into();
         }
         parameters
+    }
+
+    fn calls_in_answer(&self) -> CallsInAnswer {
+        if self.parallel_tool_calls { CallsInAnswer::Several } else { CallsInAnswer::One }
     }
 
     async fn ask(&self, request: ModelRequest) -> Result<ModelStream, ModelFailure> {
@@ -230,11 +261,33 @@ mod tests {
         assert_eq!(sent["tool_calls"][0]["function"]["arguments"], arguments);
     }
 
-    #[test]
-    fn what_is_recorded_as_parameters_is_what_is_sent() {
+    fn model() -> OpenAiModel {
         let base_url = Some("http://x".to_owned());
         let config = ModelConfig { base_url, name: "m".into(), max_tokens: Some(9), ..ModelConfig::default() };
-        let model = OpenAiModel::new(&config).expect("a model");
+        OpenAiModel::new(&config).expect("a model")
+    }
+
+    #[test]
+    fn a_description_that_is_too_long_for_a_tool_is_whole_in_the_instructions() {
+        let tool = |name: &str, chars| ModelVisible {
+            name: name.into(),
+            description: "ä".repeat(chars),
+            parameters: json!({ "type": "object" }),
+        };
+        let tools = vec![tool("short", MAX_DESCRIPTION_CHARS), tool("long", MAX_DESCRIPTION_CHARS + 1)];
+        let system = Message::System { content: "Be brief.".into() };
+        let body = model().body(&ModelRequest { messages: vec![system], tools: tools.clone() });
+        let sent = |n: usize| body["tools"][n]["function"]["description"].as_str().expect("text").to_owned();
+        assert_eq!(sent(0), tools[0].description);
+        assert_eq!(sent(1).chars().count(), MAX_DESCRIPTION_CHARS);
+        assert!(sent(1).ends_with("(the whole description is in the instructions)"), "{}", sent(1));
+        let said = format!("Be brief.\n\nThe tool long: {}", tools[1].description);
+        assert_eq!(body["messages"][0]["content"], said);
+    }
+
+    #[test]
+    fn what_is_recorded_as_parameters_is_what_is_sent() {
+        let model = model();
         let mut body = model.body(&ModelRequest { messages: Vec::new(), tools: Vec::new() });
         assert_eq!(body["parallel_tool_calls"], false);
         let body = body.as_object_mut().expect("an object");

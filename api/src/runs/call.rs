@@ -7,6 +7,7 @@
 use super::active::{StopReason, StopSignal};
 use super::execution::Halt;
 use super::live::Live;
+use super::unchanged::Unchanged;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
 use crate::state::App;
@@ -23,7 +24,7 @@ use devmind_domain::tools::{
     Admission, AtDispatch, Ended, Finish, POLICY_STAGE, Refusal, Registry, Seen, ToolDefinition, ToolOutcome, Verdict,
     admit, ask_guards,
 };
-use devmind_ledger::{ExecuteError, execute, load};
+use devmind_ledger::{AppendError, ExecuteError, execute, load};
 use devmind_projections::RunRow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Before a tool is run again for the first time; it doubles.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often a conversation that changes is looked at before a call is given up.
+const MAX_LOOKS: usize = 8;
 
 /// What calls of one run share.
 #[derive(Clone)]
@@ -57,13 +61,6 @@ pub(super) struct Carried {
     pub deferred: Deferred,
     /// The run was stopped while the call was under way.
     pub stopped: Option<StopReason>,
-}
-
-impl Carried {
-    /// What the model is told of an outcome that no stage changes.
-    pub(super) fn plain(tool_call_id: ToolCallId, tool: &str, outcome: ToolOutcome) -> Self {
-        Self { tool_call_id, content: outcome.content(tool), outcome, deferred: Deferred::default(), stopped: None }
-    }
 }
 
 impl Calls {
@@ -94,16 +91,21 @@ impl Calls {
         }
         if let Permission::Allowed(_) = &planned.permission {
             // The decision stands in the call's own stream before the call is dispatched.
-            let (code, by) = (ErrorCode::ApprovalGiven.as_str(), decider(&planned.permission));
-            self.decide(id, request.clone(), decided("approval", Decision::Allow, code, by)).await?;
+            let (code, by) = (ErrorCode::ApprovalGiven.as_str().to_owned(), decider(&planned.permission));
+            let (stage, decision) = ("approval".to_owned(), Decision::Allow);
+            self.decide(id, request.clone(), ToolCallDecided { stage, decision, code, by, reason: None }).await?;
         }
         if let Permission::Granted(verdict) = &planned.permission {
-            let verdict = self.standing(verdict).await?;
+            let (verdict, _) = self.standing(verdict).await?;
             self.decide(id, request.clone(), verdict.decided()).await?;
             if verdict.decision != Decision::Allow {
                 return Ok(Ended::from(ToolOutcome { result: Err(verdict.error()) }).into());
             }
         }
+        let granted = match &planned.permission {
+            Permission::Granted(verdict) => Some(verdict).filter(|verdict| verdict.grant().is_some()),
+            _ => None,
+        };
         let Some(definition) = self.callable().get(&admission.tool) else {
             let error = tool_error(ErrorCode::UnknownTool, ErrorCode::UnknownTool.help());
             return Ok(self.refuse(id, request, "resolve", error, "pipeline").await?.into());
@@ -118,8 +120,8 @@ impl Calls {
             return Ok(Ran { stopped: Some(reason), ..ran });
         }
         let Ran { ended, deferred, .. } = match admission.target {
-            Target::Server => self.run_in_server(id, definition, request).await?,
-            Target::Device => self.run_on_device(id, definition, request).await?.into(),
+            Target::Server => self.run_in_server(id, definition, request, granted).await?,
+            Target::Device => self.run_on_device(id, definition, request, granted).await?.into(),
         };
         // Whatever was under way was awaited.
         let stopped = self.signal.reason();
@@ -174,8 +176,12 @@ impl Calls {
         error: ToolError,
         by: impl Into<String>,
     ) -> Result<Ended, Halt> {
-        self.decide(id, request, decided(stage, Decision::Deny, &error.code, by.into())).await?;
-        Ok(ToolOutcome { result: Err(error) }.into())
+        // What is recorded is what the model is told.
+        let outcome = ToolOutcome { result: Err(error) }.bounded();
+        if let Err(error) = &outcome.result {
+            self.decide(id, request, ToolCallDecided::deny(stage, error, by)).await?;
+        }
+        Ok(outcome.into())
     }
 
     async fn run_in_server(
@@ -183,6 +189,7 @@ impl Calls {
         id: &ToolCallId,
         definition: &ToolDefinition,
         request: ToolCallRequested,
+        granted: Option<&Verdict>,
     ) -> Result<Ran, Halt> {
         let cancel = self.signal.narrowed();
         let mut retries = definition.retries;
@@ -191,7 +198,10 @@ impl Calls {
             let call =
                 WrappedCall { tool_call_id: id, definition, arguments: &request.arguments, clock: clock.clone() };
             let body = |cancel| async {
-                let ran = self.attempt(id, definition, &request, cancel, &clock, retries > 0).await;
+                // Run again, it is the same call: what was allowed when it began is.
+                let granted = granted.filter(|_| retries == definition.retries);
+                let attempt = Attempt { definition, request: &request, granted, again: retries > 0 };
+                let ran = self.attempt(id, attempt, cancel, &clock).await;
                 let unrecorded = || ToolOutcome::failure(ErrorCode::LedgerUnavailable, "nothing could be recorded");
                 (ran.as_ref().map_or_else(|_| unrecorded(), |ran| ran.outcome.clone()), ran)
             };
@@ -224,12 +234,11 @@ impl Calls {
     async fn attempt(
         &self,
         id: &ToolCallId,
-        definition: &ToolDefinition,
-        request: &ToolCallRequested,
+        attempt: Attempt<'_>,
         cancel: CancellationToken,
         clock: &Clock,
-        again: bool,
     ) -> Result<Attempted, Halt> {
+        let Attempt { definition, request, granted, again } = attempt;
         let dispatch = Dispatch {
             run_id: self.run.run_id.clone(),
             node_id: self.app.claim.node_id.clone(),
@@ -242,13 +251,17 @@ impl Calls {
             age_ms: 0,
             request: request.clone(),
         };
-        let state = self.call_command(id, ToolCallCommand::Dispatch(Box::new(dispatch))).await?;
-        if let Some(recorded) = &state.result {
-            return Ok(Attempted {
-                outcome: ToolOutcome::of(recorded),
-                deferred: Deferred::default(),
-                unrecorded: None,
-            });
+        let state = match self.dispatch(id, dispatch, granted).await? {
+            Ok(state) => state,
+            Err(refused) => {
+                let deferred = Deferred::default();
+                return Ok(Attempted { outcome: refused, deferred, unrecorded: None });
+            }
+        };
+        // What was settled before is not begun, whatever it was settled by.
+        let refused = || state.refusal().map(|refusal| ToolOutcome { result: Err(refusal.error()) });
+        if let Some(outcome) = state.result.as_ref().map(ToolOutcome::of).or_else(refused) {
+            return Ok(Attempted { outcome, deferred: Deferred::default(), unrecorded: None });
         }
         let started_at = now();
         let context = ToolContext::new(id.clone(), cancel);
@@ -285,6 +298,48 @@ impl Calls {
         Ok(Attempted { outcome, deferred: context.take_deferred(), unrecorded: None })
     }
 
+    /// Dispatches; what a grant allows, only as long as it counts. Otherwise the refusal, which is recorded.
+    async fn dispatch(
+        &self,
+        id: &ToolCallId,
+        dispatch: Dispatch,
+        granted: Option<&Verdict>,
+    ) -> Result<Result<Arc<ToolCall>, ToolOutcome>, Halt> {
+        let request = dispatch.request.clone();
+        let command = ToolCallCommand::Dispatch(Box::new(dispatch));
+        for _ in 0..MAX_LOOKS {
+            let unchanged = match self.still_granted(id, &request, granted).await? {
+                Ok(Some(unchanged)) => unchanged,
+                Ok(None) => return Ok(Ok(self.call_command(id, command).await?)),
+                Err(refused) => return Ok(Err(refused)),
+            };
+            match unchanged.execute(&self.app.ledger, id, &self.metadata(), &command).await {
+                Err(error) if unchanged.is_why(&error) => {}
+                done => return Ok(Ok(done.map_err(halted)?.state)),
+            }
+        }
+        Err(AppendError::Overloaded.into())
+    }
+
+    /// The conversation in which the grant was found that a call rests on, if it rests on one; where there is none any
+    /// more, the refusal, which is recorded.
+    async fn still_granted(
+        &self,
+        id: &ToolCallId,
+        request: &ToolCallRequested,
+        granted: Option<&Verdict>,
+    ) -> Result<Result<Option<Unchanged>, ToolOutcome>, Halt> {
+        let Some(verdict) = granted else { return Ok(Ok(None)) };
+        let (verdict, unchanged) = self.standing(verdict).await?;
+        if verdict.decision == Decision::Allow {
+            return Ok(Ok(unchanged));
+        }
+        // The policies' own word stands: it was allowed, and is not any more.
+        let decided = ToolCallDecided::deny("dispatch", &verdict.error(), verdict.by.clone());
+        self.decide(id, request.clone(), decided).await?;
+        Ok(Err(ToolOutcome { result: Err(verdict.error()) }))
+    }
+
     async fn record(&self, id: &ToolCallId, result: ToolResultRecorded) -> Result<(), Halt> {
         let command = ToolCallCommand::RecordResult { result: Box::new(result), reporter: Reporter::Server };
         self.call_command(id, command).await.map(drop)
@@ -297,26 +352,16 @@ impl Calls {
         id: &ToolCallId,
         definition: &ToolDefinition,
         request: ToolCallRequested,
+        granted: Option<&Verdict>,
     ) -> Result<Ended, Halt> {
         let clock = Clock::default();
         let call = WrappedCall { tool_call_id: id, definition, arguments: &request.arguments, clock: clock.clone() };
         let body = |_| async {
-            let context = CallContext {
-                run_id: self.run.run_id.clone(),
-                conversation_title: self.run.title.clone(),
-                metadata: self.metadata(),
-                signal: self.signal.clone(),
-            };
             clock.begin();
-            let app = &self.app;
-            let end = app.gateway.call(&app.ledger, &app.claim, context, id, request.clone()).await;
+            let end = self.call_device(id, &request, granted).await;
             clock.end();
-            let outcome = match &end {
-                // Of a call that was sent before a stop the prompt says what is known of it now.
-                Ok(CallEnd::Outcome(outcome) | CallEnd::Stopped(_, outcome)) => outcome.clone(),
-                Err(error) => ToolOutcome::failure(ErrorCode::LedgerUnavailable, error.to_string()),
-            };
-            (outcome.clone(), end.map(|_| outcome).map_err(halted))
+            let failed = |halt: &Halt| ToolOutcome::failure(ErrorCode::LedgerUnavailable, halt.to_string());
+            (end.as_ref().map_or_else(failed, ToolOutcome::clone), end)
         };
         let Wrapped { ran, overruled } = around(self.tools.wrappers(), &call, &self.signal.narrowed(), body).await;
         match ran.transpose()? {
@@ -326,6 +371,35 @@ impl Calls {
                 self.refuse(id, request, "execute", error, by).await
             }
         }
+    }
+
+    async fn call_device(
+        &self,
+        id: &ToolCallId,
+        request: &ToolCallRequested,
+        granted: Option<&Verdict>,
+    ) -> Result<ToolOutcome, Halt> {
+        for _ in 0..MAX_LOOKS {
+            let unchanged = match self.still_granted(id, request, granted).await? {
+                Ok(unchanged) => unchanged,
+                Err(refused) => return Ok(refused),
+            };
+            let context = CallContext {
+                run_id: self.run.run_id.clone(),
+                conversation_title: self.run.title.clone(),
+                metadata: self.metadata(),
+                signal: self.signal.clone(),
+                unchanged: unchanged.clone(),
+            };
+            let app = &self.app;
+            match app.gateway.call(&app.ledger, &app.claim, context, id, request.clone()).await {
+                // Of a call that was sent before a stop the prompt says what is known of it now.
+                Ok(CallEnd::Outcome(outcome) | CallEnd::Stopped(_, outcome)) => return Ok(outcome),
+                Err(error) if unchanged.is_some_and(|unchanged| unchanged.is_why(&error)) => {}
+                Err(error) => return Err(halted(error)),
+            }
+        }
+        Err(AppendError::Overloaded.into())
     }
 
     async fn call_command(&self, id: &ToolCallId, command: ToolCallCommand) -> Result<Arc<ToolCall>, Halt> {
@@ -348,7 +422,17 @@ impl From<Ended> for Ran {
     }
 }
 
-/// One sending of a server call.
+/// How a server call is sent once.
+struct Attempt<'a> {
+    definition: &'a ToolDefinition,
+    request: &'a ToolCallRequested,
+    /// The grant that allows it, where one does.
+    granted: Option<&'a Verdict>,
+    /// Whether it is sent again after a failure that may pass.
+    again: bool,
+}
+
+/// What one sending of a server call came to.
 struct Attempted {
     outcome: ToolOutcome,
     /// What the body left for the time after its message.
@@ -383,10 +467,6 @@ pub(super) fn requested(run: &RunRow, model_call_id: &str, admission: &Admission
         call_hash: admission.call_hash.clone(),
         risk: admission.risk,
     }
-}
-
-fn decided(stage: &str, decision: Decision, code: &str, by: String) -> ToolCallDecided {
-    ToolCallDecided { stage: stage.to_owned(), decision, code: code.to_owned(), by }
 }
 
 /// Why a call must not be carried out, if it must not, and the stage that says so.

@@ -8,8 +8,9 @@ use super::call::Carried;
 use super::execution::{Execution, Halt};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::tool_call::{Decision, ToolCall, ToolCallCommand, ToolCallDecided};
-use devmind_domain::tools::{ToolOutcome, admit};
+use devmind_domain::thread::Deferred;
+use devmind_domain::tool_call::{ToolCall, ToolCallCommand, ToolCallDecided, ToolError};
+use devmind_domain::tools::{Finish, Registry, Seen, ToolOutcome, admit};
 use devmind_ledger::{execute, load};
 
 impl Execution {
@@ -22,18 +23,19 @@ impl Execution {
             let (call, _) = load::<ToolCall>(self.app.ledger.reader(), id.as_str()).await?;
             let now = admit(self.tools.registry(), &planned, false);
             let Some(own) = call.request.clone().filter(|own| own.call_hash != now.call_hash) else { continue };
-            let (tool, code) = (own.tool.clone(), ErrorCode::ToolChanged);
-            let decided = ToolCallDecided {
-                stage: "offer".to_owned(),
-                decision: Decision::Deny,
-                code: code.as_str().to_owned(),
-                by: "pipeline".to_owned(),
-            };
-            let command = ToolCallCommand::Decide { request: Box::new(own), decided };
-            let done = execute::<ToolCall>(&self.app.ledger, id.as_str(), &self.metadata(), command, None).await;
-            done.map_err(super::call::halted)?;
-            let outcome = ToolOutcome::failure(code, code.help());
-            self.observe(Carried::plain(id, &tool, outcome)).await?;
+            let error = ToolError::of(ErrorCode::ToolChanged);
+            let decided = ToolCallDecided::deny("offer", &error, "pipeline");
+            // The tool's own last word was that of another tool.
+            let finish = Finish::captured(&Registry::default(), &own.tool, self.tools.post_execute());
+            let Seen { outcome, content, revisions } =
+                finish.see(&own.arguments, ToolOutcome { result: Err(error) }.into());
+            let refuse = ToolCallCommand::Decide { request: Box::new(own), decided };
+            for command in [refuse, ToolCallCommand::Revise(revisions)] {
+                let done = execute::<ToolCall>(&self.app.ledger, id.as_str(), &self.metadata(), command, None).await;
+                done.map_err(super::call::halted)?;
+            }
+            let (tool_call_id, deferred, stopped) = (id, Deferred::default(), None);
+            self.observe(Carried { tool_call_id, outcome, content, deferred, stopped }).await?;
         }
         Ok(())
     }

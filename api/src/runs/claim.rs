@@ -168,7 +168,7 @@ pub(super) struct Started {
 /// Appends the claim and, unless the run resumes one, the thread's first event together.
 async fn claim(app: &App, run: &RunRow) -> ApiResult<Started> {
     let history = app.views.history(&run.conversation_id, run.sequence_no, context_turns()).await?;
-    let context = assemble(&history, &run.content);
+    let context = assemble(app.model.calls_in_answer(), &history, &run.content);
     let metadata = app.server_metadata().run(&run.run_id).conversation(&run.conversation_id);
     let new = |event: DomainEvent| NewEvent { event_id: crate::ids::new_id(), event, metadata: metadata.clone() };
     let (thread, version_before) = load::<Thread>(app.ledger.reader(), run.graph_thread_id.as_str()).await?;

@@ -7,6 +7,7 @@
 
 use super::call::{Calls, requested};
 use super::execution::Halt;
+use super::unchanged::Unchanged;
 use devmind_domain::conversation::Conversation;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::ModelToolCall;
@@ -39,7 +40,7 @@ impl Calls {
                 let call = PolicyCall::of(definition, &request);
                 let word = self.app.policies.first_word(&call).await;
                 let conversation = match would_ask(word.as_ref(), &call) {
-                    true => self.conversation().await?,
+                    true => self.conversation().await?.0,
                     false => Arc::default(),
                 };
                 conclude(word, &conversation.grants, &call, somebody)
@@ -48,16 +49,17 @@ impl Calls {
         Ok(Some(Judged { tool_call_id, call_hash: admission.call_hash, verdict }))
     }
 
-    /// The verdict as it stands when the call begins: a grant may have been revoked since it was judged.
-    pub async fn standing(&self, verdict: &Verdict) -> Result<Verdict, Halt> {
-        let Some(grant_id) = verdict.grant() else { return Ok(verdict.clone()) };
-        let counts = self.conversation().await?.grants.iter().any(|own| own.grant_id == grant_id);
-        Ok(if counts { verdict.clone() } else { verdict.clone().revoked() })
+    /// The verdict as it stands when the call begins, and the conversation that it rests on: a grant may have been
+    /// revoked since it was judged, and may be at any moment.
+    pub async fn standing(&self, verdict: &Verdict) -> Result<(Verdict, Option<Unchanged>), Halt> {
+        let Some(grant_id) = verdict.grant() else { return Ok((verdict.clone(), None)) };
+        let (conversation, version) = self.conversation().await?;
+        let counts = conversation.grants.iter().any(|own| own.grant_id == grant_id);
+        let verdict = if counts { verdict.clone() } else { verdict.clone().revoked() };
+        Ok((verdict, Some(Unchanged::new(self.run.conversation_id.as_str(), version))))
     }
 
-    async fn conversation(&self) -> Result<Arc<Conversation>, Halt> {
-        let (conversation, _) =
-            load::<Conversation>(self.app.ledger.reader(), self.run.conversation_id.as_str()).await?;
-        Ok(conversation)
+    async fn conversation(&self) -> Result<(Arc<Conversation>, u64), Halt> {
+        Ok(load::<Conversation>(self.app.ledger.reader(), self.run.conversation_id.as_str()).await?)
     }
 }

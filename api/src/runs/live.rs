@@ -95,7 +95,11 @@ impl SubCalls {
                 carried.outcome
             }
             Err(halt) => {
-                tracing::error!(run.id = %parent.calls.run.run_id, cause = %halt, "a sub-call was not carried out");
+                let run_id = &parent.calls.run.run_id;
+                match halt {
+                    Halt::Stopped(_) => tracing::debug!(run.id = %run_id, "a sub-call came after its run's stop"),
+                    halt => tracing::error!(run.id = %run_id, cause = %halt, "a sub-call was not carried out"),
+                }
                 ToolOutcome::failure(ErrorCode::AbortedBeforeDispatch, ErrorCode::AbortedBeforeDispatch.help())
             }
         }

@@ -18,7 +18,9 @@ mod settle;
 mod sink;
 pub mod stop;
 mod tools;
+mod unchanged;
 
 pub use active::{ActiveRuns, StopReason, StopSignal};
 pub use claim::{claim_and_start, start};
 pub use live::{LiveExecutions, SubCalls};
+pub(crate) use unchanged::Unchanged;

@@ -1,18 +1,19 @@
-//! The append that ends a run: its terminal event and, in the same transaction, a stand-in result
-//! for every call that has none.
+//! The append that ends a run: its terminal event and, in the same transaction, a result for every call that has none:
+//! what is recorded of it, or what stands in for that.
 
 use crate::error::ApiError;
 use crate::ids::new_id;
 use crate::state::App;
-use devmind_domain::agent::stand_in_results;
+use devmind_domain::agent::{Stages, StandIn, stand_in_results};
 use devmind_domain::conversation::{Conversation, ConversationCommand, ConversationError};
 use devmind_domain::event::{AggregateType, DomainEvent, NewEvent, RecordedEvent, StreamId};
 use devmind_domain::ids::ToolCallId;
-use devmind_domain::thread::{Deferred, Thread, ThreadCommand, ThreadError, ThreadEvent};
-use devmind_domain::tool_call::ToolCall;
+use devmind_domain::thread::{Deferred, Thread, ThreadCommand, ThreadError};
+use devmind_domain::tool_call::{ToolCall, ToolCallEvent};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{Append, AppendError, LedgerError, LedgerReader, StreamAppend, load};
 use devmind_projections::RunRow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How a run ends.
 pub(super) struct RunEnd<'a> {
     pub run: &'a RunRow,
-    /// What the stand-in results say; of a call that was dispatched none says that it was not started.
+    /// What is said of calls without a recorded end; of one that was dispatched never that it was not started.
     pub stand_in: ErrorCode,
     /// The command that ends the run, under the claim it was executed under.
     pub command: ConversationCommand,
@@ -91,11 +92,18 @@ pub(super) async fn settle(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<Record
 }
 
 /// Appends a run's end once. Conversation and thread are read anew: an append that was in doubt may
-/// have moved the thread on.
+/// have moved the thread on. Where what is recorded of calls cannot be told, the run ends without it.
 pub(super) async fn append_end(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<RecordedEvent>>, SettleError> {
     let RunEnd { run, stand_in, command } = end;
     let metadata = app.server_metadata().run(&run.run_id).conversation(&run.conversation_id);
     let new = |event: DomainEvent| NewEvent { event_id: new_id(), event, metadata: metadata.clone() };
+    let stream = |kind, id: &str, expected_version, events: Vec<DomainEvent>| StreamAppend {
+        stream: StreamId::new(kind, id),
+        expected_version,
+        events: events.into_iter().map(new).collect(),
+    };
+    let tools = app.tools.current();
+    let mut stages = Some(Stages { tools: tools.registry(), post_execute: tools.post_execute() });
     let mut tries = 0;
     loop {
         tries += 1;
@@ -103,63 +111,57 @@ pub(super) async fn append_end(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<Re
         let (conversation, version) = load::<Conversation>(reader, run.conversation_id.as_str()).await?;
         let (thread, thread_version) = load::<Thread>(reader, run.graph_thread_id.as_str()).await?;
         let events = conversation.decide(command.clone())?;
-        let dispatched = dispatched_calls(reader, &thread, run).await?;
-        let stand_ins = stand_in_events(&thread, run, *stand_in, &dispatched)?;
+        let calls = unanswered_calls(reader, &thread, run).await?;
+        let recorded = |id: &ToolCallId| calls.get(id).map(|(call, _)| call.clone()).unwrap_or_default();
+        let stand_ins = stand_in_results(&thread, &run.graph_thread_id, recorded, stages, *stand_in);
+        let tells =
+            stand_ins.iter().any(|told| calls.get(&told.observed.tool_call_id).is_some_and(|(c, _)| c.is_settled()));
         // The stand-ins first: the run's terminal event is its last.
         let mut streams = Vec::new();
-        if !stand_ins.is_empty() {
-            streams.push(StreamAppend {
-                stream: StreamId::new(AggregateType::Thread, run.graph_thread_id.as_str()),
-                expected_version: thread_version,
-                events: stand_ins.into_iter().map(|event| new(event.into())).collect(),
-            });
+        let mut thread = Arc::unwrap_or_clone(thread);
+        let mut observed = Vec::new();
+        for StandIn { observed: told, revisions } in stand_ins {
+            let (id, revisions) = (told.tool_call_id.clone(), revisions.into_iter().map(ToolCallEvent::from));
+            if let Some((_, version)) = calls.get(&id).filter(|_| revisions.len() > 0) {
+                streams.push(stream(
+                    AggregateType::ToolCall,
+                    id.as_str(),
+                    *version,
+                    revisions.map(Into::into).collect(),
+                ));
+            }
+            let decided = thread.decide(ThreadCommand::ObserveResult(told, Deferred::default()))?;
+            decided.iter().for_each(|event| thread.evolve(event));
+            observed.extend(decided.into_iter().map(DomainEvent::from));
         }
-        streams.push(StreamAppend {
-            stream: StreamId::new(AggregateType::Conversation, run.conversation_id.as_str()),
-            expected_version: version,
-            events: events.into_iter().map(|event| new(event.into())).collect(),
-        });
+        if !observed.is_empty() {
+            streams.push(stream(AggregateType::Thread, run.graph_thread_id.as_str(), thread_version, observed));
+        }
+        let events = events.into_iter().map(DomainEvent::from).collect();
+        streams.push(stream(AggregateType::Conversation, run.conversation_id.as_str(), version, events));
         match app.ledger.append(Append { streams, idempotency: None }).await {
             Ok(appended) => return Ok(appended.events),
             Err(AppendError::Conflict { .. }) if tries < MAX_TRIES => {}
+            Err(error) if stages.is_some() && tells && tries < MAX_TRIES => {
+                tracing::warn!(run.id = %run.run_id, cause = %error, "results of the run are not told at its end");
+                stages = None;
+            }
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// The calls without a result that were dispatched: nobody can say of them that they were not started.
-async fn dispatched_calls(
+/// What is recorded of the calls without a result, with the version of each one's stream.
+async fn unanswered_calls(
     reader: &LedgerReader,
     thread: &Thread,
     run: &RunRow,
-) -> Result<Vec<ToolCallId>, LedgerError> {
-    let mut dispatched = Vec::new();
+) -> Result<BTreeMap<ToolCallId, (Arc<ToolCall>, u64)>, LedgerError> {
+    let mut calls = BTreeMap::new();
     for call in thread.exchanges.last().into_iter().flat_map(|last| last.unanswered()) {
         let id = ToolCallId::of(&run.graph_thread_id, &call.id);
-        let (state, _) = load::<ToolCall>(reader, id.as_str()).await?;
-        if !state.attempts.is_empty() {
-            dispatched.push(id);
-        }
+        let loaded = load::<ToolCall>(reader, id.as_str()).await?;
+        calls.insert(id, loaded);
     }
-    Ok(dispatched)
-}
-
-fn stand_in_events(
-    thread: &Thread,
-    run: &RunRow,
-    code: ErrorCode,
-    dispatched: &[ToolCallId],
-) -> Result<Vec<ThreadEvent>, ThreadError> {
-    let code_of = |id: &ToolCallId| match code {
-        ErrorCode::ToolNotStarted if dispatched.contains(id) => ErrorCode::ResultUnknown,
-        code => code,
-    };
-    let mut thread = thread.clone();
-    let mut events = Vec::new();
-    for observed in stand_in_results(&thread.clone(), &run.graph_thread_id, code_of) {
-        let decided = thread.decide(ThreadCommand::ObserveResult(observed, Deferred::default()))?;
-        decided.iter().for_each(|event| thread.evolve(event));
-        events.extend(decided);
-    }
-    Ok(events)
+    Ok(calls)
 }

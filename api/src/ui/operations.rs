@@ -34,7 +34,7 @@ async fn show(State(app): State<Arc<App>>, viewer: Viewer) -> PageResult {
     let devices = if all { app.views.all_devices().await? } else { app.views.devices(&caller.user_id).await? };
     let unsettled = app.views.unsettled_tool_calls().await?;
     let mut calls: Vec<ToolCallRow> =
-        unsettled.into_iter().map(|(call, _)| call).filter(|call| all || call.user_id == caller.user_id).collect();
+        unsettled.into_iter().filter(|call| all || call.user_id == caller.user_id).collect();
     // First what nobody knows, then what is under way.
     calls.sort_by_key(|call| !matches!(call.status.as_str(), "unknown" | "timed_out"));
     let more = calls.len().saturating_sub(MAX_CALLS);

@@ -159,7 +159,7 @@ fn after_the_last_round_the_run_fails_unless_it_has_its_answer() {
 fn every_call_in_the_prompt_is_followed_by_exactly_one_result_in_the_models_order() {
     let mut events = vec![request(1), response(1, &ids(1, 3))];
     events.extend([result("c1.2"), result("c1.0"), result("c1.1"), result("c1.0"), request(2)]);
-    let context = assemble(&[], "question");
+    let context = assemble(CallsInAnswer::One, &[], "question");
     let messages = prompt(&context, &fold(&events));
     assert_eq!(messages[..context.len()], context[..]);
     let Message::Assistant { content, tool_calls } = &messages[context.len()] else {
@@ -172,7 +172,7 @@ fn every_call_in_the_prompt_is_followed_by_exactly_one_result_in_the_models_orde
 
 #[test]
 fn the_context_hash_is_that_of_the_exact_messages() {
-    let hash = |question: &str| context_hash(&assemble(&[], question));
+    let hash = |question: &str| context_hash(&assemble(CallsInAnswer::One, &[], question));
     assert_eq!(hash("a"), hash("a"));
     assert_ne!(hash("a"), hash("b"));
     let messages = [Message::User { content: "a".into() }];

@@ -6,6 +6,7 @@
 //! (aggregates, projections, export, replay) sees the same facts, whatever version was stored.
 
 use crate::canonical::{self, Hash};
+use crate::error_code::ErrorCode;
 use crate::redaction::Redacted;
 use crate::time::Timestamp;
 use crate::upcast;
@@ -283,6 +284,16 @@ pub enum DecodeError {
         /// What serde said.
         reason: String,
     },
+}
+
+impl DecodeError {
+    /// The stable code.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::UnknownType { .. } | Self::UnknownVersion { .. } => ErrorCode::LedgerSchemaNewer,
+            Self::Payload { .. } => ErrorCode::LedgerCorrupt,
+        }
+    }
 }
 
 /// The events of one aggregate.

@@ -7,8 +7,15 @@ use base64::engine::general_purpose::STANDARD;
 
 /// The name of a ledger's log in its checkpoints. A ledger's id is random, so the name is unique in the world.
 pub fn log_name(ledger_id: &str) -> String {
-    format!("devmind-ledger/{ledger_id}")
+    format!("{LEDGERS}{ledger_id}")
 }
+
+/// The id of the ledger that a log of this name is of; nothing where it is another program's.
+pub fn ledger_of(origin: &str) -> Option<&str> {
+    origin.strip_prefix(LEDGERS)
+}
+
+const LEDGERS: &str = "devmind-ledger/";
 
 /// The text is no checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,7 +10,7 @@ mod note;
 mod tree;
 mod witness;
 
-pub use checkpoint::{Checkpoint, CheckpointError, log_name};
+pub use checkpoint::{Checkpoint, CheckpointError, ledger_of, log_name};
 pub use note::{
     MAX_NOTE_BYTES, MAX_NOTE_SIGNATURES, Note, NoteError, NoteKey, NoteSignature, NoteSigner, SignatureKind,
 };
@@ -19,6 +19,6 @@ pub use tree::{
     subtrees_of, verify_consistency, verify_inclusion,
 };
 pub use witness::{
-    Acceptable, Discontinuity, MAX_SUBMISSION_BYTES, MAX_SUBMITTED_HASHES, Submission, Uncosigned, continues,
-    cosignable, submitted,
+    Acceptable, Discontinuity, MAX_SUBMISSION_BYTES, MAX_SUBMITTED_HASHES, Submission, Uncosigned, WatchedLog,
+    continues, cosignable, submitted,
 };

@@ -170,6 +170,38 @@ impl Uncosigned {
     }
 }
 
+/// A log that a witness watches, and a key of it. A log may have several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedLog {
+    /// The log's name, as its heads begin with it.
+    pub origin: String,
+    /// The key that signs them.
+    pub key: NoteKey,
+}
+
+impl From<NoteKey> for WatchedLog {
+    /// The log that has the name of its key, as most have.
+    fn from(key: NoteKey) -> Self {
+        Self { origin: key.name().to_owned(), key }
+    }
+}
+
+impl std::str::FromStr for WatchedLog {
+    type Err = NoteError;
+
+    /// `KEY`, or `ORIGIN=KEY` where the key has another name than the log.
+    fn from_str(text: &str) -> Result<Self, NoteError> {
+        let alone = NoteKey::parse(text.trim());
+        // A key has 33 bytes in base64, and so no `=` at its end.
+        match (alone, text.trim().rsplit_once('=')) {
+            (Err(_), Some((origin, key))) if !origin.is_empty() => {
+                Ok(Self { origin: origin.to_owned(), key: NoteKey::parse(key)? })
+            }
+            (alone, _) => alone.map(Self::from),
+        }
+    }
+}
+
 /// A head that a witness may cosign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acceptable {
@@ -177,20 +209,21 @@ pub struct Acceptable {
     pub checkpoint: Checkpoint,
     /// The note that says so.
     pub note: Note,
+    /// The key of the log that signed it.
+    pub key: NoteKey,
 }
 
-/// What a note that was sent speaks of: a head of a log that is watched, signed by a key of that log. The
-/// name of such a key is the log's.
+/// What a note that was sent speaks of: a head of a log that is watched, signed by a key of that log.
 ///
 /// # Errors
 /// [`Uncosigned`], but for the last two kinds.
-pub fn submitted(text: &str, watched: &[NoteKey]) -> Result<Acceptable, Uncosigned> {
+pub fn submitted(text: &str, watched: &[WatchedLog]) -> Result<Acceptable, Uncosigned> {
     let note = Note::parse(text).map_err(|error| Uncosigned::Malformed(error.to_string()))?;
     let checkpoint = Checkpoint::from_text(&note.text)?;
     let mut refused = Uncosigned::UnknownLog(checkpoint.origin.clone());
-    for key in watched.iter().filter(|key| key.name() == checkpoint.origin) {
+    for WatchedLog { key, .. } in watched.iter().filter(|log| log.origin == checkpoint.origin) {
         match note.verify(key) {
-            Ok(_) => return Ok(Acceptable { checkpoint, note }),
+            Ok(_) => return Ok(Acceptable { checkpoint, note, key: key.clone() }),
             Err(error) => refused = error.into(),
         }
     }
@@ -261,12 +294,33 @@ mod tests {
     }
 
     #[test]
+    fn a_log_is_watched_by_its_own_name_whatever_its_key_is_called() {
+        let signer = NoteSigner::from_seed("ours", SignatureKind::Ed25519, &[1; 32]).expect("a key");
+        let head = head(2, leaf(1));
+        let note = Note::signed(head.to_text(), &signer, 0).to_string();
+        let watched = |text: &str| text.parse::<WatchedLog>().expect("a log");
+        let key = signer.public();
+        assert_eq!(watched(&format!("log={key}")), WatchedLog { origin: "log".to_owned(), key: key.clone() });
+        assert_eq!(watched(&key.to_string()), key.clone().into());
+        assert_eq!(submitted(&note, &[watched(&format!("log={key}"))]).map(|found| found.checkpoint), Ok(head));
+        for others in [key.to_string(), format!("logs={key}")] {
+            assert_eq!(submitted(&note, &[watched(&others)]), Err(Uncosigned::UnknownLog("log".to_owned())));
+        }
+        for wrong in ["", "log", "log=", "log=nonsense", &format!("={key}")] {
+            assert!(wrong.parse::<WatchedLog>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_witness_answers_with_the_statuses_of_the_protocol() {
         let signer = NoteSigner::from_seed("log", SignatureKind::Ed25519, &[1; 32]).expect("a key");
         let stranger = NoteSigner::from_seed("log", SignatureKind::Ed25519, &[2; 32]).expect("a key");
         let two = head(2, node_hash(&leaf(1), &leaf(2)));
         let signed = |signer: &NoteSigner| Note::signed(two.to_text(), signer, 0).to_string();
-        let status = |text: &str, keys: &[NoteKey]| submitted(text, keys).map_err(|error| error.http_status());
+        let status = |text: &str, keys: &[NoteKey]| {
+            let watched: Vec<_> = keys.iter().cloned().map(WatchedLog::from).collect();
+            submitted(text, &watched).map_err(|error| error.http_status())
+        };
         assert_eq!(status("nonsense", &[signer.public()]), Err(400));
         assert_eq!(status(&signed(&signer), &[]), Err(404));
         assert_eq!(status(&signed(&stranger), &[signer.public()]), Err(403));

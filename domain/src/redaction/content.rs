@@ -126,8 +126,8 @@ fn tool_call(mut event: ToolCallEvent) -> Option<ToolCallEvent> {
             e.output = e.output.take().map(|_| Value::String(redacted()));
             e.error.iter_mut().for_each(|error| redacted_text(&mut error.message));
         }
-        ToolCallEvent::ToolCallDecided(_)
-        | ToolCallEvent::ToolDispatched(_)
+        ToolCallEvent::ToolCallDecided(e) => redacted_text(e.reason.as_mut()?),
+        ToolCallEvent::ToolDispatched(_)
         | ToolCallEvent::ToolReceived(_)
         | ToolCallEvent::ToolCancelRequested(_)
         | ToolCallEvent::ToolWaitTimedOut(_)

@@ -1,5 +1,6 @@
 //! What can happen to a tool call.
 
+use crate::ErrorCode;
 use crate::event::event_set;
 use crate::ids::*;
 use crate::time::Timestamp;
@@ -98,6 +99,24 @@ pub struct ToolCallDecided {
     pub code: String,
     /// Who decided: a policy, a person, a clock.
     pub by: String,
+    /// Why, in the words that the model was told, or the person who was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl ToolCallDecided {
+    /// A refusal, with the code and the words that the model is told.
+    pub fn deny(stage: impl Into<String>, error: &ToolError, by: impl Into<String>) -> Self {
+        let ToolError { code, message } = error.clone();
+        let reason = Some(message).filter(|words| !words.is_empty());
+        Self { stage: stage.into(), decision: Decision::Deny, code, by: by.into(), reason }
+    }
+
+    /// What the model is told of a refusal. Logs from before reasons were recorded have the words of the code alone.
+    pub fn error(&self) -> ToolError {
+        let help = || ErrorCode::parse(&self.code).map_or("a policy refuses this call", ErrorCode::help).to_owned();
+        ToolError { code: self.code.clone(), message: self.reason.clone().unwrap_or_else(help) }
+    }
 }
 
 /// The call was sent (to the device) or begun (in the server).
@@ -228,6 +247,13 @@ pub struct ToolError {
     pub code: String,
     /// What a person or a model can read.
     pub message: String,
+}
+
+impl ToolError {
+    /// A code in its own words.
+    pub fn of(code: ErrorCode) -> Self {
+        Self { code: code.as_str().to_owned(), message: code.help().to_owned() }
+    }
 }
 
 /// How a result reached the server.

@@ -27,6 +27,8 @@ pub struct ToolCall {
     pub refused_attempt: Option<(u32, String)>,
     /// The report that settled the call.
     pub result: Option<ToolResultRecorded>,
+    /// What later stages changed of what the model sees, in their order.
+    pub revisions: Vec<ToolOutcomeRevised>,
     /// Acknowledgements sent.
     pub acks: u32,
 }
@@ -141,7 +143,7 @@ impl ToolCall {
 
 impl Decider for ToolCall {
     const TYPE: AggregateType = AggregateType::ToolCall;
-    const STATE_VERSION: u32 = 2;
+    const STATE_VERSION: u32 = 3;
     type Command = ToolCallCommand;
     type Event = ToolCallEvent;
     type Error = ToolCallError;
@@ -215,6 +217,8 @@ impl Decider for ToolCall {
             // A call without a result has an outcome, too: that it is unknown, or why it was not sent.
             ToolCallCommand::Revise(revised) => match &self.request {
                 None => Err(ToolCallError::Unknown),
+                // A settled call that is asked for again is seen again, and what was made of it is the same.
+                Some(_) if self.revisions.ends_with(&revised) => Ok(vec![]),
                 Some(_) => Ok(revised.into_iter().map(ToolCallEvent::from).collect()),
             },
         }
@@ -250,7 +254,7 @@ impl Decider for ToolCall {
                 // First wins: a log that a faulty program wrote still folds to one settlement.
                 self.result.get_or_insert_with(|| e.clone());
             }
-            ToolCallEvent::ToolOutcomeRevised(_) => {}
+            ToolCallEvent::ToolOutcomeRevised(e) => self.revisions.push(e.clone()),
             ToolCallEvent::ToolResultAcked(_) => self.acks += 1,
         }
     }

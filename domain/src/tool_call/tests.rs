@@ -117,6 +117,7 @@ fn refuse(request: ToolCallRequested) -> Command {
         decision: Decision::Deny,
         code: "DEVICE_OFFLINE".into(),
         by: "gateway".into(),
+        reason: None,
     };
     Command::Decide { request: Box::new(request), decided }
 }
@@ -126,6 +127,7 @@ fn refused() -> Vec<Event> {
         decision: Decision::Deny,
         code: "DEVICE_OFFLINE".into(),
         by: "gateway".into(),
+        reason: None,
     };
     vec![request("a").into(), decided.into()]
 }
@@ -414,5 +416,6 @@ fn inv_x1_a_result_and_its_acknowledgement_are_one_decision_and_none_is_acknowle
 fn a_revised_outcome_leaves_what_happened_as_it_was() {
     let given = settled(ResultStatus::Succeeded);
     let revised = ToolOutcomeRevised { by: "post".into(), reason: "late".into(), content_hash: "h".into() };
-    assert_eq!(fold(&[given.clone(), vec![revised.into()]].concat()), fold(&given));
+    let after = fold(&[given.clone(), vec![revised.clone().into()]].concat());
+    assert_eq!(after, ToolCall { revisions: vec![revised], ..fold(&given) });
 }

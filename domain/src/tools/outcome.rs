@@ -58,6 +58,16 @@ impl ToolOutcome {
         }
     }
 
+    /// The same success or failure with other words in the place of what it gave.
+    #[must_use]
+    pub(super) fn saying(self, words: String) -> Self {
+        let result = match self.result {
+            Ok(_) => Ok(Value::String(words)),
+            Err(ToolError { code, .. }) => Err(ToolError { code, message: words }),
+        };
+        Self { result }
+    }
+
     /// Whether it succeeded.
     pub fn ok(&self) -> bool {
         self.result.is_ok()

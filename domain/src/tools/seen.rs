@@ -35,7 +35,8 @@ impl From<ToolOutcome> for Ended {
 /// The end of a call as the thread records it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// Whether it succeeded, and the code where it did not.
+    /// Whether it succeeded, and the code where it did not. Its value, or its words, are what a caller gets who reads
+    /// no text, as a program does: where a step put a text in their place, that text.
     pub outcome: ToolOutcome,
     /// The text for the model.
     pub content: String,
@@ -60,7 +61,7 @@ impl Finish {
     pub fn see(self, arguments: &Value, ended: Ended) -> Seen {
         let Ended { outcome, overruled, aborted } = ended;
         let mut text = Text { tool: &self.tool, content: outcome.content(&self.tool), revisions: Vec::new() };
-        let mut outcome = outcome;
+        let (mut outcome, mut in_its_place) = (outcome, None);
         if let Some((by, error)) = overruled {
             let code = error.code.clone();
             outcome = ToolOutcome { result: Err(error) };
@@ -72,12 +73,19 @@ impl Finish {
         }
         for step in self.post_execute.iter() {
             let (tool, content) = (self.tool.as_str(), text.content.as_str());
-            match step.look(&AfterCall { tool, arguments, outcome: &outcome, content }) {
+            let amendment = step.look(&AfterCall { tool, arguments, outcome: &outcome, content });
+            if amendment != Amendment::Keep {
+                in_its_place = None;
+            }
+            match amendment {
                 Amendment::Keep => {}
                 Amendment::Content(content) if !fits(&content) => {
                     outcome = text.fails(step.id(), ErrorCode::BlockedByPolicy, "what is put in its place is too long");
                 }
-                Amendment::Content(content) => text.becomes(step.id(), "CONTENT_REPLACED", content),
+                Amendment::Content(content) => {
+                    in_its_place = Some(content.clone());
+                    text.becomes(step.id(), "CONTENT_REPLACED", content);
+                }
                 Amendment::Value(value) => {
                     let replaced = ToolOutcome::success(value);
                     text.becomes(step.id(), "VALUE_REPLACED", replaced.content(&self.tool));
@@ -96,6 +104,11 @@ impl Finish {
             }
         }
         let Text { content, revisions, .. } = text;
+        // What a step took from the model's eyes a program of the model does not get either.
+        let outcome = match in_its_place {
+            Some(words) => outcome.saying(words),
+            None => outcome,
+        };
         Seen { outcome, content, revisions }
     }
 

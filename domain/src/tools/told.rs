@@ -78,8 +78,10 @@ const NOT_WAITED_FOR: [ErrorCode; 9] = [
 /// # Errors
 /// What differs.
 pub fn told(registry: &Registry, call: &CallFacts, observed: &ToolResultObserved) -> Result<Told, String> {
+    let stands_in = NOT_WAITED_FOR.iter().any(|code| is_failure(observed, *code));
     if let Some(last) = call.revisions.last()
         && last.content_hash != sha256_hex(observed.content.as_bytes())
+        && !stands_in
     {
         return Err(format!("{} left another text than the model was told: {}", last.by, observed.content));
     }
@@ -87,30 +89,30 @@ pub fn told(registry: &Registry, call: &CallFacts, observed: &ToolResultObserved
     if registry.get(&request.tool).is_none_or(|known| known.version != request.tool_version) {
         return Ok(Told::Unknown);
     }
-    let pure = call.revisions.iter().all(|revision| PURE.contains(&revision.by.as_str()));
-    match (&call.refusal, &call.result) {
+    let outcome = match (&call.refusal, &call.result) {
         (None, None) | (Some(_), _) if observed.ok => {
-            Err("the model was told a success that nothing recorded".to_owned())
+            return Err("the model was told a success that nothing recorded".to_owned());
         }
-        (Some(refusal), _) if pure && observed.error.as_ref() != Some(&refusal.code) => {
-            Err(format!("it was refused with {}, and the model was told {:?}", refusal.code, observed.error))
-        }
-        (None, Some(result)) if pure => {
-            let outcome = ToolOutcome::of(result);
-            let none: Arc<[_]> = Arc::new([]);
-            let seen = Finish::captured(registry, &request.tool, &none).see(&request.arguments, outcome.clone().into());
-            let same = (&seen.content, seen.outcome.ok(), seen.outcome.error_code())
-                == (&observed.content, observed.ok, observed.error.clone());
-            if same {
-                return presented(registry, request, &outcome).map(|()| Told::Recomputed);
-            }
-            if call.revisions.is_empty() && NOT_WAITED_FOR.iter().any(|code| is_failure(observed, *code)) {
-                return Ok(Told::Compared);
-            }
-            Err(format!("recomputed: {}; told: {}", seen.content, observed.content))
-        }
-        (None | Some(_), None | Some(_)) => Ok(Told::Compared),
+        (None, None) => return Ok(Told::Compared),
+        (Some(refusal), _) => ToolOutcome { result: Err(refusal.error()) },
+        (None, Some(result)) => ToolOutcome::of(result),
+    };
+    if !call.revisions.iter().all(|revision| PURE.contains(&revision.by.as_str())) {
+        return Ok(Told::Compared);
     }
+    let none: Arc<[_]> = Arc::new([]);
+    let seen = Finish::captured(registry, &request.tool, &none).see(&request.arguments, outcome.clone().into());
+    let same = (&seen.content, seen.outcome.ok(), seen.outcome.error_code())
+        == (&observed.content, observed.ok, observed.error.clone());
+    if same {
+        return presented(registry, request, &outcome).map(|()| Told::Recomputed);
+    }
+    // Logs from before reasons were recorded have the words of a refusal nowhere else.
+    let unspoken = call.refusal.as_ref().filter(|refusal| refusal.reason.is_none());
+    if stands_in || unspoken.is_some_and(|refusal| observed.error.as_ref() == Some(&refusal.code)) {
+        return Ok(Told::Compared);
+    }
+    Err(format!("recomputed: {}; told: {}", seen.content, observed.content))
 }
 
 /// Whether the model was told of a failure, in the words that every failure has.
@@ -195,6 +197,7 @@ mod tests {
         let late = words.replace("IO_ERROR", "TOOL_TIMEOUT");
         assert_eq!(told(&same, &good(), &observed(&late, Some("TOOL_TIMEOUT"))), Ok(Told::Compared));
         assert!(told(&same, &good(), &observed(words, Some("IO_ERROR"))).is_err(), "a failure that nothing recorded");
+        let stand_in = words.replace("IO_ERROR", "SERVER_RESTARTED");
 
         let revised = |by: &str, content: &str| CallFacts {
             revisions: vec![ToolOutcomeRevised {
@@ -206,6 +209,9 @@ mod tests {
         };
         assert_eq!(told(&same, &revised("policy", "short"), &observed("short", None)), Ok(Told::Compared));
         assert!(told(&same, &revised("policy", "short"), &observed("shorter", None)).is_err());
+        // A crash between what a step made of it and the model that was to be told.
+        let crashed = observed(&stand_in, Some("SERVER_RESTARTED"));
+        assert_eq!(told(&same, &revised("policy", "short"), &crashed), Ok(Told::Compared));
         assert!(told(&same, &revised("render", "short"), &observed("short", None)).is_err(), "no render says this");
 
         let refusal = ToolCallDecided {
@@ -213,7 +219,15 @@ mod tests {
             decision: crate::tool_call::Decision::Deny,
             code: "GUARD_REFUSED".into(),
             by: "g".into(),
+            reason: None,
         };
+        let spoken = ToolCallDecided { reason: Some("no".into()), ..refusal.clone() };
+        let refused = CallFacts { result: None, refusal: Some(spoken), ..good() };
+        let words = r#"{"data":null,"error":{"code":"GUARD_REFUSED","message":"no"},"ok":false,"tool":"t"}"#;
+        assert_eq!(told(&same, &refused, &observed(words, Some("GUARD_REFUSED"))), Ok(Told::Recomputed));
+        let other = words.replace("\"no\"", "\"yes\"");
+        assert!(told(&same, &refused, &observed(&other, Some("GUARD_REFUSED"))).is_err(), "other words");
+        // Logs from before reasons were recorded.
         let refused = CallFacts { result: None, refusal: Some(refusal), ..good() };
         assert_eq!(told(&same, &refused, &observed("no", Some("GUARD_REFUSED"))), Ok(Told::Compared));
         assert!(told(&same, &refused, &observed("no", Some("TOOL_DENIED"))).is_err());

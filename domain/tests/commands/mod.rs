@@ -130,6 +130,7 @@ impl Domain for ToolCall {
                     decision: random.of(&[Decision::Allow, Decision::Allow, Decision::Deny, Decision::Ask]),
                     code: "CODE".into(),
                     by: "somebody".into(),
+                    reason: None,
                 },
             },
             1..=5 => ToolCallCommand::Dispatch(Box::new(Dispatch {

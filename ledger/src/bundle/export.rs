@@ -99,6 +99,7 @@ pub async fn export_bundle(
         }
         after = last;
         progress(after, signed.size);
+        kill_point::at(|| "export page".to_owned());
     }
     if writer.header.complete {
         // Requests that had nothing to change, at the very end.

@@ -64,7 +64,7 @@ pub async fn import_bundle(
     Ok(Ok(Imported { size: report.size, root: report.root, resumed: begun.0, fingerprint: report.fingerprint }))
 }
 
-async fn store(
+pub(super) async fn store(
     bundle: &Path,
     write: &mut dyn WriteLog,
     (begun, begun_root): (u64, Hash),
@@ -95,6 +95,7 @@ async fn store(
             break;
         }
         progress(tree.size(), report.size);
+        kill_point::at(|| "import part".to_owned());
     }
     drop(parts);
     let read = reading.await.map_err(std::io::Error::other)?;

@@ -1,5 +1,6 @@
 //! What a disk can do to a commit, on demand, for the tests.
 
+use rusqlite::ffi;
 use std::sync::{Arc, Mutex};
 
 /// What happens at the next commit.
@@ -54,23 +55,23 @@ impl Faults {
     }
 
     /// What is done instead of the commit, and the error it ends with.
-    pub(crate) fn instead_of_commit(&self) -> Option<(&'static str, sqlx::Error)> {
+    pub(crate) fn instead_of_commit(&self) -> Option<(&'static str, rusqlite::Error)> {
         let mut fault = self.0.lock().expect("not poisoned");
         match *fault {
             None => None,
             Some(Fault::CommitLost) => {
                 *fault = None;
-                Some(("ROLLBACK", sqlx::Error::Protocol("the file is busy".to_owned())))
+                Some(("ROLLBACK", sqlite_error(ffi::SQLITE_BUSY, "the file is busy")))
             }
             Some(Fault::FlushFailed) => {
                 *fault = None;
-                Some(("ROLLBACK", disk_error()))
+                Some(("ROLLBACK", bad_disk()))
             }
             Some(Fault::CommitStored) => {
                 *fault = None;
-                Some(("COMMIT", disk_error()))
+                Some(("COMMIT", bad_disk()))
             }
-            Some(Fault::CommitInDoubt) => Some(("COMMIT", disk_error())),
+            Some(Fault::CommitInDoubt) => Some(("COMMIT", bad_disk())),
             Some(Fault::Panic) => {
                 drop(fault);
                 panic!("the fault that the test asked for")
@@ -110,6 +111,15 @@ impl Faults {
     pub(crate) fn unreadable(&self) -> bool {
         *self.0.lock().expect("not poisoned") == Some(Fault::CommitInDoubt)
     }
+}
+
+/// What SQLite says then.
+pub(crate) fn bad_disk() -> rusqlite::Error {
+    sqlite_error(ffi::SQLITE_IOERR, "the disk said no")
+}
+
+fn sqlite_error(code: i32, says: &str) -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(code), Some(says.to_owned()))
 }
 
 pub(crate) fn disk_error() -> sqlx::Error {

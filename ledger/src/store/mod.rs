@@ -122,7 +122,7 @@ pub(crate) trait WriteLog: Debug + Send {
     /// After [`Failure::AtCommit`] with this error: whether the batch with this event is stored. Once it
     /// has said no, the batch never will be; an `Err` says why it cannot be known. A batch without events
     /// counts as not stored: its keys do no harm.
-    async fn settle(&mut self, event_id: Option<&str>, error: &sqlx::Error) -> Result<bool, String>;
+    async fn settle(&mut self, event_id: Option<&str>, error: &CommitError) -> Result<bool, String>;
 
     /// Puts a marker in the place of a payload, as far as the triggers let it.
     async fn erase(&mut self, position: u64, marker: &str) -> Result<(), Failure>;
@@ -166,7 +166,26 @@ pub(crate) enum Failure {
     /// Certainly not stored: somebody else appended since the look.
     Moved,
     /// It is open whether it is stored: the connection or the commit itself failed.
-    AtCommit(sqlx::Error),
+    AtCommit(CommitError),
+}
+
+/// The error of a commit: it does not say whether the batch is stored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommitError {
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Postgres(#[from] sqlx::Error),
+}
+
+impl CommitError {
+    /// As it is told once it is known that nothing is stored.
+    pub fn not_stored(&self, place: &str) -> LedgerError {
+        match self {
+            Self::Sqlite(error) => LedgerError::from_sqlite(place, "commit", error),
+            Self::Postgres(error) => LedgerError::from_sqlx(place, "commit", error),
+        }
+    }
 }
 
 /// The head of the log.

@@ -121,6 +121,18 @@ on_both_stores! {
         let refused = ledger.append(both(2)).await;
         assert_eq!(refused, Err(AppendError::Conflict { stream: stream("b"), expected: 2, actual: 3 }));
         assert_eq!(all(ledger.reader()).await.len(), 5, "stream a was not touched");
+
+        // What is not written to is compared all the same.
+        let while_b_is = |expected_version| Append {
+            streams: vec![
+                StreamAppend { stream: stream("a"), expected_version: 2, events: events(1) },
+                StreamAppend { stream: stream("b"), expected_version, events: Vec::new() },
+            ],
+            idempotency: None,
+        };
+        let refused = ledger.append(while_b_is(2)).await;
+        assert_eq!(refused, Err(AppendError::Conflict { stream: stream("b"), expected: 2, actual: 3 }));
+        assert_eq!(ledger.append(while_b_is(3)).await.map(|appended| appended.position()), Ok(6));
     }
 }
 

@@ -65,6 +65,42 @@ async fn begin_all(pool: &Pool, projections: &Projections) -> Result<(), ViewErr
     Ok(())
 }
 
+/// The same for a store that is kept, under what its rows depend on.
+async fn begin_kept(pool: &Pool, projections: &Projections, identity: &str) -> Result<(), ViewError> {
+    begin_all(pool, projections).await?;
+    let mut work = pool.begin().await?;
+    set_origin(&mut work, identity).await?;
+    Ok(work.commit().await?)
+}
+
+/// Whether the rows of a store that was kept are what they would be if they were made now, as far as they go.
+async fn can_be_continued(
+    pool: &Pool,
+    ledger: &LedgerReader,
+    projections: &Projections,
+    identity: &str,
+) -> Result<bool, ViewError> {
+    let mut work = pool.begin().await?;
+    let mut same = origin(&mut work).await?.as_deref() == Some(identity);
+    for projection in projections {
+        same = same && unusable(&mut work, ledger, *projection).await?.is_none();
+    }
+    work.rollback().await?;
+    Ok(same)
+}
+
+/// What the rows were made from.
+async fn origin(work: &mut Work) -> Result<Option<String>, sqlx::Error> {
+    let origin = work.row("SELECT ledger_id FROM views_origin", &[]).await?;
+    origin.map(|row| Columns(&row).text("ledger_id")).transpose()
+}
+
+async fn set_origin(work: &mut Work, origin: &str) -> Result<(), sqlx::Error> {
+    let sql = "INSERT INTO views_origin (only_row, ledger_id) VALUES (1, $1) \
+         ON CONFLICT (only_row) DO UPDATE SET ledger_id = excluded.ledger_id";
+    work.run(sql, &values![origin]).await
+}
+
 /// Empties every projection whose rows were not made from this very log. Those of another version stay, and
 /// are served, until the runner has built its own beside them.
 pub(crate) async fn settle(pool: &Pool, ledger: &LedgerReader, projections: &Projections) -> Result<(), ViewError> {
@@ -73,16 +109,9 @@ pub(crate) async fn settle(pool: &Pool, ledger: &LedgerReader, projections: &Pro
         // Processes that start at once settle one after the other.
         transaction.run("LOCK TABLE views_origin IN EXCLUSIVE MODE", &[]).await?;
     }
-    let origin = transaction.row("SELECT ledger_id FROM views_origin", &[]).await?;
-    let origin: Option<String> = origin.map(|row| Columns(&row).text("ledger_id")).transpose()?;
+    let origin = origin(&mut transaction).await?;
     let same_log = origin.as_deref() == Some(ledger.ledger_id());
-    transaction
-        .run(
-            "INSERT INTO views_origin (only_row, ledger_id) VALUES (1, $1) \
-         ON CONFLICT (only_row) DO UPDATE SET ledger_id = excluded.ledger_id",
-            &values![ledger.ledger_id()],
-        )
-        .await?;
+    set_origin(&mut transaction, ledger.ledger_id()).await?;
     for projection in projections {
         let reason = match unusable(&mut transaction, ledger, *projection).await? {
             Some(reason) => Some(reason),

@@ -1,6 +1,6 @@
 //! The views in the schema `views` of a PostgreSQL database, and schemas beside it for rebuilds.
 
-use super::{Projections, Store, begin_all, settle};
+use super::{Projections, Store, begin_all, begin_kept, can_be_continued, settle};
 use crate::db::Pool;
 use crate::error::ViewError;
 use devmind_ledger::{LedgerReader, PgConnections, PostgresUrl};
@@ -12,8 +12,9 @@ static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/postgres/views");
 
 /// The schema of the live views.
 pub(crate) const SCHEMA: &str = "views";
-/// What the schemas of rebuilds begin with.
+/// What the schemas beside it begin with, and those that are kept where a process ends.
 const BESIDE: &str = "views_rebuild_";
+const KEPT: &str = "views_rebuilding_";
 /// Connections that read at once, and those that write, at most.
 const READERS: u32 = 4;
 const WRITERS: u32 = 2;
@@ -97,20 +98,69 @@ pub(crate) async fn beside(url: &PostgresUrl, projections: &Projections) -> Resu
     let options = url.options().clone().options([("search_path", name.as_str())]);
     let mut holder = PgConnection::connect_with(&options).await?;
     sqlx::query("SELECT pg_advisory_lock(hashtextextended($1, 0))").bind(&name).execute(&mut holder).await?;
-    let left: Vec<String> = sqlx::query_scalar(
-        "SELECT nspname::text FROM pg_namespace WHERE starts_with(nspname::text, $1) \
-         AND pg_try_advisory_lock(hashtextextended(nspname::text, 0))",
-    )
-    .bind(BESIDE)
-    .fetch_all(&mut holder)
-    .await?;
-    for schema in left {
-        tracing::info!(schema, "removing what an interrupted rebuild left behind");
-        holder.execute(format!("DROP SCHEMA IF EXISTS {schema} CASCADE").as_str()).await?;
-        sqlx::query("SELECT pg_advisory_unlock(hashtextextended($1, 0))").bind(schema).execute(&mut holder).await?;
-    }
+    remove_left(&mut holder, BESIDE).await?;
     migrate(&mut holder, &name).await?;
     let pool = Pool::Postgres(pool(url, &name, WRITERS));
     begin_all(&pool, projections).await?;
     Ok((Store { write: pool.clone(), read: pool }, Schema { name, holder }))
+}
+
+/// A store in a schema that an earlier process may have begun for the same, and that survives the end of this one;
+/// nothing where another process has it at this moment.
+pub(crate) async fn kept(
+    url: &PostgresUrl,
+    of: &str,
+    ledger: &LedgerReader,
+    projections: &Projections,
+    identity: &str,
+) -> Result<Option<(Store, Schema)>, ViewError> {
+    let name = format!("{KEPT}{of}");
+    let options = url.options().clone().options([("search_path", name.as_str())]);
+    let mut holder = PgConnection::connect_with(&options).await?;
+    let locked: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock(hashtextextended($1, 0))")
+        .bind(&name)
+        .fetch_one(&mut holder)
+        .await?;
+    if !locked {
+        holder.close().await?;
+        return Ok(None);
+    }
+    let pool = Pool::Postgres(pool(url, &name, WRITERS));
+    let continued = match migrate(&mut holder, &name).await {
+        Ok(()) => can_be_continued(&pool, ledger, projections, identity).await?,
+        Err(ViewError::Migrate(error)) if !speaks_of_the_server(&error) => false,
+        Err(error) => return Err(error),
+    };
+    if !continued {
+        holder.execute(format!("DROP SCHEMA IF EXISTS {name} CASCADE").as_str()).await?;
+        migrate(&mut holder, &name).await?;
+        begin_kept(&pool, projections, identity).await?;
+    }
+    Ok(Some((Store { write: pool.clone(), read: pool }, Schema { name, holder })))
+}
+
+/// Removes what interrupted rebuilds left.
+pub(crate) async fn forget_unfinished(url: &PostgresUrl) -> Result<(), ViewError> {
+    let mut holder = PgConnection::connect_with(url.options()).await?;
+    remove_left(&mut holder, BESIDE).await?;
+    remove_left(&mut holder, KEPT).await?;
+    holder.close().await?;
+    Ok(())
+}
+
+/// Removes schemas that no process holds.
+async fn remove_left(holder: &mut PgConnection, begin: &str) -> Result<(), ViewError> {
+    let left: Vec<String> = sqlx::query_scalar(
+        "SELECT nspname::text FROM pg_namespace WHERE starts_with(nspname::text, $1) \
+         AND pg_try_advisory_lock(hashtextextended(nspname::text, 0))",
+    )
+    .bind(begin)
+    .fetch_all(&mut *holder)
+    .await?;
+    for schema in left {
+        tracing::info!(schema, "removing what an interrupted rebuild left behind");
+        holder.execute(format!("DROP SCHEMA IF EXISTS {schema} CASCADE").as_str()).await?;
+        sqlx::query("SELECT pg_advisory_unlock(hashtextextended($1, 0))").bind(schema).execute(&mut *holder).await?;
+    }
+    Ok(())
 }

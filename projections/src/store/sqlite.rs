@@ -3,7 +3,7 @@
 //! Views are disposable. A file that is damaged, newer than this program, or made from another log
 //! is set aside or emptied with a warning, and the runner fills it again from the log.
 
-use super::{Projections, Store, begin_all, settle};
+use super::{Projections, Store, begin_all, begin_kept, can_be_continued, settle};
 use crate::db::{Pool, sqlite_code};
 use crate::error::ViewError;
 use devmind_ledger::LedgerReader;
@@ -54,14 +54,13 @@ impl Store {
 
     /// An empty store in memory, gone when it is dropped.
     pub async fn in_memory(projections: &Projections) -> Result<Self, ViewError> {
-        // One connection that is never replaced: another one would be another, empty database.
-        let pool = SqlitePoolOptions::new()
-            .max_connections(1)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .connect_with(SqliteConnectOptions::new().in_memory(true))
-            .await?;
-        Self::scratch(pool, projections).await
+        Self::scratch(private_pool(SqliteConnectOptions::new().in_memory(true)).await?, projections).await
+    }
+
+    /// An empty store that goes to a file where it grows: one without a name, which nobody else sees and which is gone
+    /// when it is dropped, however the process ends (<https://www.sqlite.org/inmemorydb.html#temp_db>).
+    pub async fn unnamed(projections: &Projections) -> Result<Self, ViewError> {
+        Self::scratch(private_pool(SqliteConnectOptions::new().filename("")).await?, projections).await
     }
 
     /// An empty store in a new file that nobody needs after a crash.
@@ -76,12 +75,48 @@ impl Store {
         Self::scratch(pool, projections).await
     }
 
+    /// A store that an earlier process may have begun for the same, and that survives the end of this one.
+    pub async fn kept(
+        file: &Path,
+        ledger: &LedgerReader,
+        projections: &Projections,
+        identity: &str,
+    ) -> Result<Self, ViewError> {
+        let begun = match file.exists() {
+            true => continued(file, ledger, projections, identity).await,
+            false => Ok(None),
+        };
+        match begun {
+            Ok(Some(store)) => return Ok(store),
+            Ok(None) => {}
+            Err(error) if is_of_no_use(&error) => tracing::info!(%error, "an unfinished rebuild begins anew"),
+            Err(error) => return Err(error),
+        }
+        for suffix in ["", "-wal", "-shm"] {
+            match tokio::fs::remove_file(beside(file, suffix)).await {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        tokio::fs::OpenOptions::from(private()).open(file).await?;
+        let pool = one_connection(file).await?;
+        MIGRATIONS.run(&pool).await?;
+        let pool = Pool::Sqlite(pool);
+        begin_kept(&pool, projections, identity).await?;
+        Ok(Self { write: pool.clone(), read: pool })
+    }
+
     async fn scratch(pool: SqlitePool, projections: &Projections) -> Result<Self, ViewError> {
         MIGRATIONS.run(&pool).await?;
         let pool = Pool::Sqlite(pool);
         begin_all(&pool, projections).await?;
         Ok(Self { write: pool.clone(), read: pool })
     }
+}
+
+/// One connection that is never replaced: another one would be another, empty database.
+async fn private_pool(options: SqliteConnectOptions) -> Result<SqlitePool, sqlx::Error> {
+    SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None).connect_with(options).await
 }
 
 fn options(file: &Path) -> SqliteConnectOptions {
@@ -93,6 +128,44 @@ fn options(file: &Path) -> SqliteConnectOptions {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(Duration::from_millis(BUSY_MS))
+}
+
+/// A store that was begun for the same, if its rows can be continued.
+async fn continued(
+    file: &Path,
+    ledger: &LedgerReader,
+    projections: &Projections,
+    identity: &str,
+) -> Result<Option<Store>, ViewError> {
+    let pool = one_connection(file).await?;
+    let looked = async {
+        check(&pool).await?;
+        MIGRATIONS.run(&pool).await?;
+        can_be_continued(&Pool::Sqlite(pool.clone()), ledger, projections, identity).await
+    };
+    match looked.await {
+        Ok(true) => Ok(Some(Store { write: Pool::Sqlite(pool.clone()), read: Pool::Sqlite(pool) })),
+        Ok(false) => {
+            pool.close().await;
+            Ok(None)
+        }
+        Err(error) => {
+            pool.close().await;
+            Err(error)
+        }
+    }
+}
+
+/// The connection to a file that is kept: written ahead, so that the end of the process leaves what was committed.
+async fn one_connection(file: &Path) -> Result<SqlitePool, sqlx::Error> {
+    // Few flushes, as nobody waits for a part.
+    let options = options(file).pragma("wal_autocheckpoint", "10000");
+    SqlitePoolOptions::new().max_connections(1).connect_with(options).await
+}
+
+async fn check(pool: &SqlitePool) -> Result<(), ViewError> {
+    let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(pool).await?;
+    if verdict == "ok" { Ok(()) } else { Err(ViewError::Damaged { finding: verdict }) }
 }
 
 /// One connection to a file that is there; nothing is made, migrated or replaced.
@@ -144,10 +217,7 @@ async fn prepare(
     projections: &Projections,
 ) -> Result<(), ViewError> {
     if tokio::fs::metadata(file).await?.len() <= MAX_CHECKED_BYTES {
-        let verdict: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(pool).await?;
-        if verdict != "ok" {
-            return Err(ViewError::Damaged { finding: verdict });
-        }
+        check(pool).await?;
     }
     MIGRATIONS.run(pool).await?;
     settle(&Pool::Sqlite(pool.clone()), ledger, projections).await

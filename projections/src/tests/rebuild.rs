@@ -184,13 +184,13 @@ async fn a_check_of_no_file_or_of_another_versions_rows_is_an_error() {
 async fn the_views_at_a_position_show_nothing_later_and_write_nothing() {
     let (bench, head) = filled(Bench::new().await).await;
     for (position, status, answer) in [(2, "pending", None), (4, "running", None), (5, "completed", Some("42"))] {
-        let views = Views::at(bench.ledger.reader(), position).await.expect("views");
+        let views = bench.views_at(position).await;
         let turns = views.turns(&"c1".into()).await.expect("turns");
         assert_eq!((turns.len(), turns[0].status.as_str(), turns[0].answer.as_deref()), (1, status, answer));
         views.wait_for(position).await.expect("it is there");
         views.wait_for(position + 1).await.expect_err("it never comes");
     }
-    let views = Views::at(bench.ledger.reader(), head).await.expect("views");
+    let views = bench.views_at(head).await;
     assert_eq!(views.turns(&"c1".into()).await.expect("turns").len(), 2);
     assert!(!bench.views_file().exists());
 }

@@ -20,7 +20,8 @@ pub(super) fn tell(id: &str, event: &ToolCallEvent) -> Told {
                 Decision::Deny => "denied",
                 Decision::Ask => "needs a person",
             };
-            let text = format!("{call}: {decision} by {} at stage {}: {}", e.by, e.stage, e.code);
+            let why = e.reason.as_ref().map(|reason| format!(", {}", quoted(reason))).unwrap_or_default();
+            let text = format!("{call}: {decision} by {} at stage {}: {}{why}", e.by, e.stage, e.code);
             Told::new(text).ends(format!("call {id}"))
         }
         ToolCallEvent::ToolDispatched(e) => Told::new(dispatched(call, e)).begins(sent),

@@ -44,19 +44,40 @@ impl Views {
         calls.iter().rev().map(|row| call(row, &mut of_call)).collect()
     }
 
-    /// The calls whose outcome can still change, oldest first, each with the open approval that it waits for.
+    /// The calls whose outcome can still change, oldest first.
     ///
     /// # Errors
     /// [`ViewError::Storage`].
-    pub async fn unsettled_tool_calls(&self) -> Result<Vec<(ToolCallRow, Option<OpenApproval>)>, ViewError> {
-        let calls = "SELECT c.*, i.interrupt_id AS open_interrupt_id, i.expires_at AS open_expires_at FROM tool_calls c \
-             LEFT JOIN interrupts i ON i.tool_call_id = c.tool_call_id AND i.status = 'open' \
-             WHERE c.settled_at IS NULL ORDER BY c.requested_position, c.tool_call_id";
-        let attempts = "SELECT * FROM tool_attempts WHERE tool_call_id IN \
-             (SELECT tool_call_id FROM tool_calls WHERE settled_at IS NULL) ORDER BY tool_call_id, attempt_no";
+    pub async fn unsettled_tool_calls(&self) -> Result<Vec<ToolCallRow>, ViewError> {
+        let (mut calls, mut after) = (Vec::new(), 0);
+        loop {
+            let page = self.unsettled_page(after).await?;
+            let Some(last) = page.last() else { return Ok(calls) };
+            after = last.requested_position;
+            calls.extend(page.into_iter().map(|unsettled| unsettled.call));
+        }
+    }
+
+    /// Those of them that were asked for after a position, at most [`MAX_LISTED_TOOL_CALLS`], each with the open
+    /// approval that it waits for.
+    ///
+    /// # Errors
+    /// [`ViewError::Storage`].
+    pub async fn unsettled_page(&self, after: u64) -> Result<Vec<UnsettledCall>, ViewError> {
+        // An event asks for one call at most: its position is enough to go on from.
+        let chosen =
+            "FROM tool_calls WHERE settled_at IS NULL AND requested_position > $1 ORDER BY requested_position LIMIT $2";
+        let calls = format!(
+            "SELECT c.*, i.interrupt_id AS open_interrupt_id, i.expires_at AS open_expires_at FROM (SELECT * {chosen}) c \
+             LEFT JOIN interrupts i ON i.tool_call_id = c.tool_call_id AND i.status = 'open' ORDER BY c.requested_position"
+        );
+        let attempts = format!(
+            "SELECT * FROM tool_attempts WHERE tool_call_id IN (SELECT tool_call_id {chosen}) \
+             ORDER BY tool_call_id, attempt_no"
+        );
         let mut at_once = self.read_pool().at_once().await?;
-        let calls = at_once.rows(calls, &[]).await?;
-        let attempts = at_once.rows(attempts, &[]).await?;
+        let calls = at_once.rows(&calls, &values![after, MAX_LISTED_TOOL_CALLS]).await?;
+        let attempts = at_once.rows(&attempts, &values![after, MAX_LISTED_TOOL_CALLS]).await?;
         at_once.commit().await?;
         let mut of_call: HashMap<ToolCallId, Vec<ToolAttemptRow>> = HashMap::new();
         for row in &attempts {
@@ -70,7 +91,8 @@ impl Views {
                 }
                 None => None,
             };
-            Ok((call(row, &mut of_call)?, approval))
+            let requested_position = columns.count("requested_position")?;
+            Ok(UnsettledCall { requested_position, call: call(row, &mut of_call)?, approval })
         };
         calls.iter().map(read).collect()
     }

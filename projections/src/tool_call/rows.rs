@@ -136,3 +136,14 @@ pub struct OpenApproval {
     /// When silence ends it.
     pub expires_at: Option<Timestamp>,
 }
+
+/// A call whose outcome can still change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnsettledCall {
+    /// The event that asked for it.
+    pub requested_position: u64,
+    /// The call.
+    pub call: ToolCallRow,
+    /// The question to a person that it waits for.
+    pub approval: Option<OpenApproval>,
+}

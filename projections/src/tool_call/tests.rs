@@ -23,7 +23,7 @@ fn stopped() -> Fact {
 }
 fn denied() -> Fact {
     let (stage, code, by) = ("device".into(), "DEVICE_OFFLINE".into(), "policy".into());
-    tool_call("k", ToolCallDecided { stage, decision: Decision::Deny, code, by })
+    tool_call("k", ToolCallDecided { stage, decision: Decision::Deny, code, by, reason: None })
 }
 
 /// The status and code that a history leads to.
@@ -97,7 +97,13 @@ fn bystanders() -> Vec<Fact> {
         requested("k", "r1"),
         tool_call(
             "k",
-            ToolCallDecided { stage: "s".into(), decision: Decision::Allow, code: "OK".into(), by: "p".into() },
+            ToolCallDecided {
+                stage: "s".into(),
+                decision: Decision::Allow,
+                code: "OK".into(),
+                by: "p".into(),
+                reason: None,
+            },
         ),
     ]
 }

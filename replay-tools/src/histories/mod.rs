@@ -105,7 +105,7 @@ pub(crate) async fn run(data: &Source, args: &ImportArgs, output: &mut Output) -
     };
     let (mut told, mut failed) = (Vec::new(), 0_u64);
     {
-        let progress = Progress::new("importing files");
+        let progress = Progress::new("importing", "files");
         for (done, file) in (1..).zip(&files) {
             let dialect: Box<dyn Dialect> =
                 if codex { Box::new(Codex::default()) } else { Box::new(ClaudeCode::default()) };

@@ -63,7 +63,7 @@ pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output
         [("service.name", json!("devmind")), ("service.instance.id", json!(reader.ledger_id()))];
     let (mut spans, mut exported, mut undecodable) = (0, 0, 0);
     {
-        let progress = Progress::new("exporting runs");
+        let progress = Progress::new("exporting", "runs");
         for (done, run_id) in (1..).zip(&runs) {
             let events = events_of_run(&reader, run_id, position).await?;
             let told = spans::of_run(run_id, &events, args.content);
@@ -114,7 +114,12 @@ async fn runs(reader: &LedgerReader, args: &ExportArgs, position: u64) -> Result
         let page = reader.query(&filter, after, MAX_PAGE_EVENTS).await?;
         let Some(last) = page.last().map(|event| event.position) else { return Ok(runs) };
         for event in page.iter().filter(|event| event.position <= position) {
-            for fact in event.decode().unwrap_or_default() {
+            let Ok(facts) = event.decode() else {
+                // It is told with the run's other events, found by what its metadata says.
+                runs.extend(event.metadata().ok().and_then(|metadata| metadata.correlation_id));
+                continue;
+            };
+            for fact in facts {
                 if let DomainEvent::Conversation(ConversationEvent::RunPrepared(prepared)) = fact {
                     runs.push(prepared.run_id);
                 }

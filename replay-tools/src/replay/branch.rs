@@ -14,8 +14,8 @@ use devmind_domain::ids::{MessageId, RunId, ToolCallId};
 use devmind_domain::thread::{
     Deferred, ModelRequested, ModelResponded, Thread, ThreadCommand, ThreadEvent, ToolResultObserved,
 };
-use devmind_domain::tool_call::ToolCallEvent;
-use devmind_domain::tools::{Approval, Registry, ToolOutcome, Verdict, admit};
+use devmind_domain::tool_call::{Target, ToolCallEvent};
+use devmind_domain::tools::{Approval, PolicyCall, Registry, ToolOutcome, Verdict, admit, judge, with_defaults};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::LedgerReader;
 use serde::Serialize;
@@ -30,7 +30,16 @@ pub(super) enum Step {
     /// The model answered.
     Model { round: u32, model: String, content: String, calls: Vec<String> },
     /// A tool's result, and the event that has it; none where the call is refused before it is begun.
-    Tool { tool: String, arguments: Value, ok: bool, content: String, from: Option<u64> },
+    Tool {
+        tool: String,
+        arguments: Value,
+        ok: bool,
+        content: String,
+        from: Option<u64>,
+        /// What it left for the model after all results, as in the log.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        contexts: Vec<String>,
+    },
 }
 
 /// How a branch ended.
@@ -79,6 +88,8 @@ struct Known {
     ok: bool,
     content: String,
     error: Option<String>,
+    /// What it left for the time after all results of its message.
+    deferred: Deferred,
 }
 
 struct Branch<'a> {
@@ -126,24 +137,33 @@ async fn known(reader: &LedgerReader, record: &Record) -> Result<BTreeMap<String
     let ids: Vec<ToolCallId> =
         earlier.chain(own.flatten()).map(|call| ToolCallId::of(&record.thread_id, &call.id)).collect();
     for id in ids {
-        let mut call = None;
+        let (mut call, mut given, mut revised) = (None, None, false);
         for event in reader.read_stream(&StreamId::new(AggregateType::ToolCall, id.as_str()), 0).await? {
             let position = event.position;
+            if position >= record.until() {
+                break;
+            }
             // What was erased has no result to give.
             for fact in readable::<ToolCallEvent>(&event).unwrap_or_default() {
+                revised |= matches!(fact, ToolCallEvent::ToolOutcomeRevised(_));
                 if let ToolCallEvent::ToolCallRequested(e) = &fact {
                     call = Some((e.call_hash.clone(), e.tool.clone()));
                 }
-                if let (ToolCallEvent::ToolResultRecorded(e), Some((hash, tool))) = (&fact, &call)
-                    && position < record.until()
-                {
+                if let (ToolCallEvent::ToolResultRecorded(e), Some((_, tool)), None) = (&fact, &call, &given) {
                     let outcome = ToolOutcome::of(e);
                     let error = outcome.result.as_ref().err().map(|error| error.code.clone());
-                    let found = Known { position, ok: outcome.result.is_ok(), content: outcome.content(tool), error };
-                    known.entry(hash.clone()).or_insert(found);
+                    given = Some((position, outcome.result.is_ok(), outcome.content(tool), error));
                 }
             }
         }
+        let (Some((hash, _)), Some((position, mut ok, mut content, mut error))) = (call, given) else { continue };
+        if revised {
+            // What was held back from one model is for no other either: it is told what that one was.
+            let Some(told) = record.told.get(&id) else { continue };
+            (ok, content, error) = (told.ok, told.content.clone(), told.error.clone());
+        }
+        let deferred = record.deferred.get(&id).cloned().unwrap_or_default();
+        known.entry(hash).or_insert(Known { position, ok, content, error, deferred });
     }
     Ok(known)
 }
@@ -221,13 +241,29 @@ impl AgentPorts for Branch<'_> {
         for planned in &calls {
             let admission = admit(self.tools, &planned.call, planned.over_limit);
             let Some(definition) = self.tools.get(&admission.tool) else { continue };
-            let verdict = match self.what_if.tools.get(&admission.tool) {
+            let ruled = self.what_if.rules.as_ref().map(|rules| {
+                let on_device = admission.target == Target::Device;
+                let call = PolicyCall {
+                    conversation_id: self.record.conversation_id.clone(),
+                    user_id: self.record.user_id.clone(),
+                    device_id: self.record.device_id.clone().filter(|_| on_device),
+                    tool: admission.tool.clone(),
+                    tool_version: admission.version.clone(),
+                    target: admission.target,
+                    risk: admission.risk,
+                    approval: definition.approval,
+                    arguments: with_defaults(&definition.parameters, &admission.arguments),
+                };
+                judge(rules, self.record.grants_at(self.record.claimed_at), &call, true)
+            });
+            let verdict = match (self.what_if.tools.get(&admission.tool), ruled) {
                 // Refused when its turn comes, as the policy says.
-                Some(ToolPolicy::Allow | ToolPolicy::Deny) => Verdict::of_tool(Approval::Never),
-                Some(ToolPolicy::Ask) => Verdict::of_tool(Approval::Always),
+                (Some(ToolPolicy::Allow | ToolPolicy::Deny), _) => Verdict::of_tool(Approval::Never),
+                (Some(ToolPolicy::Ask), _) => Verdict::of_tool(Approval::Always),
+                (None, Some(verdict)) => verdict,
                 // Exactly this call was carried out: it was allowed.
-                None if self.known.contains_key(&admission.call_hash) => Verdict::of_tool(Approval::Never),
-                None => Verdict::of_tool(definition.approval),
+                (None, None) if self.known.contains_key(&admission.call_hash) => Verdict::of_tool(Approval::Never),
+                (None, None) => Verdict::of_tool(definition.approval),
             };
             let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
             self.record.approvals.judged(id, admission.call_hash, verdict);
@@ -241,21 +277,24 @@ impl AgentPorts for Branch<'_> {
             let admission = admit(self.tools, &planned.call, over_limit);
             let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
             let refused = refusal(&admission, &planned.permission, self.what_if.tools.get(&admission.tool));
-            let (ok, content, error, from) = match (refused, self.known.get(&admission.call_hash)) {
+            let (ok, content, error, from, deferred) = match (refused, self.known.get(&admission.call_hash)) {
                 (Some((_, error)), _) => {
                     let code = error.code.clone();
-                    (false, ToolOutcome { result: Err(error) }.content(&admission.tool), Some(code), None)
+                    let content = ToolOutcome { result: Err(error) }.content(&admission.tool);
+                    (false, content, Some(code), None, Deferred::default())
                 }
-                (None, Some(known)) => (known.ok, known.content.clone(), known.error.clone(), Some(known.position)),
+                (None, Some(Known { position, ok, content, error, deferred })) => {
+                    (*ok, content.clone(), error.clone(), Some(*position), deferred.clone())
+                }
                 (None, None) => {
                     let (tool, arguments) = (admission.tool, admission.arguments);
                     return Err(Left::Ended(End::Calls { tool, arguments }));
                 }
             };
-            let (tool, arguments) = (admission.tool, admission.arguments);
-            self.steps.push(Step::Tool { tool, arguments, ok, content: content.clone(), from });
+            let (tool, arguments, contexts) = (admission.tool, admission.arguments, deferred.contexts.clone());
+            self.steps.push(Step::Tool { tool, arguments, ok, content: content.clone(), from, contexts });
             let observed = ToolResultObserved { tool_call_id: id, ok, content, error };
-            self.decide(ThreadCommand::ObserveResult(observed, Deferred::default()))?;
+            self.decide(ThreadCommand::ObserveResult(observed, deferred))?;
         }
         Ok(())
     }

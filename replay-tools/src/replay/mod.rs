@@ -8,6 +8,7 @@
 mod branch;
 mod history;
 mod model;
+mod policy;
 mod ports;
 mod record;
 mod tools;
@@ -27,7 +28,6 @@ use devmind_domain::agent::{context_hash, prompt, run_agent};
 use devmind_domain::ids::RunId;
 use devmind_domain::thread::ThreadEvent;
 use devmind_domain::tools::{Registry, catalogue};
-use devmind_ledger::proof::Prover;
 use devmind_ledger::{EventFilter, LedgerError, LedgerReader, MAX_PAGE_EVENTS};
 use model::AskedModel;
 use ports::{Halt, Ports};
@@ -114,6 +114,17 @@ pub async fn replay_run(
         Ok(tools) => tools,
         Err(why) => return replayed(0, Outcome::not_replayable(why)),
     };
+    let ruled = match &what_if.rules {
+        None => Ok((0, None)),
+        Some(rules) => policy::judged(reader, &record, tools, run_id, rules).await,
+    };
+    let (judged, ruled) = match ruled {
+        Ok(found) => found,
+        Err(Halt::Ledger(error)) => return Err(error),
+        Err(Halt::Unreadable(why)) => return replayed(0, Outcome::not_replayable(why)),
+        Err(Halt::Cut) => (0, None),
+        Err(Halt::Differs(difference)) => (0, Some(difference)),
+    };
     let mut ports = Ports { reader, record, what_if, tools, decisions: 0 };
     let ended = match ports.pass_what_changed().await {
         Ok(()) => run_agent(&mut ports).await.and_then(|end| ports.check_end(&end)),
@@ -127,7 +138,14 @@ pub async fn replay_run(
         Err(Halt::Unreadable(why)) => Outcome::not_replayable(why),
         Err(Halt::Ledger(error)) => return Err(error),
     };
-    replayed(ports.decisions, outcome)
+    match (outcome, ruled) {
+        // Whatever is the first in the log.
+        (Outcome::Differs(looped), Some(ruled)) if looped.position < ruled.position => {
+            replayed(ports.decisions, Outcome::Differs(looped))
+        }
+        (_, Some(ruled)) => replayed(judged, Outcome::Differs(ruled)),
+        (outcome, None) => replayed(ports.decisions, outcome),
+    }
 }
 
 /// Replays every run that was claimed up to a position, in the order of the log. `each` is given one after the other.
@@ -165,8 +183,9 @@ pub(crate) async fn run(data: &Source, args: ReplayArgs, output: &mut Output) ->
     }
     let reader = data.open_ledger().await?;
     let head = position(&reader, args.at).await?;
+    what_if.check_tools(&reader, head).await?;
     if let (Some(address), Some(id)) = (&args.ask, &args.run) {
-        return ask(&reader, address, &id.as_str().into(), head, &what_if, output).await;
+        return ask((data, &reader), address, &id.as_str().into(), head, &what_if, output).await;
     }
     let mut runs = Vec::new();
     match &args.run {
@@ -209,7 +228,7 @@ const KEY: &str = "MODEL_API_KEY";
 
 /// A branch whose model really answers.
 async fn ask(
-    reader: &LedgerReader,
+    (data, reader): (&Source, &LedgerReader),
     address: &str,
     run_id: &RunId,
     at: u64,
@@ -240,8 +259,10 @@ async fn ask(
         Failure::new(ErrorCode::ValidationFailed, "the log names no model of this run").with_hint("--with model=NAME")
     })?;
     let model = AskedModel::new(address, std::env::var(KEY).ok(), name)?;
-    let root = hex::encode(Prover::new(reader.clone()).root(at).await?);
-    let told = branch(reader, catalogue(), record, run_id, what_if, &model).await?;
+    let root = data.root(reader, at).await?;
+    let tools = record.tools(reader, catalogue()).await?;
+    let tools = tools.map_err(|(code, reason)| Failure::new(code, reason))?;
+    let told = branch(reader, &tools, record, run_id, what_if, &model).await?;
     if output.is_json() {
         output.json(&json!({
             "what_if": true, "position": at, "root": root, "model": model.name, "branch": told,
@@ -254,7 +275,8 @@ async fn ask(
         }
     }
     output.finish()?;
-    say(format_args!("read at position {at}, root {root}; a model was asked, no tool was called, nothing was written"));
+    let root = root.map(|root| format!(", root {root}")).unwrap_or_default();
+    say(format_args!("read at position {at}{root}; a model was asked, no tool was called, nothing was written"));
     Ok(Verdict::Holds)
 }
 
@@ -266,8 +288,9 @@ fn print_branch(told: &Told, output: &mut Output) -> Result<(), Failure> {
             Step::Model { round, model, content, calls } => {
                 format!("  round {round}, {model}: {content} {}", calls.join(", "))
             }
-            Step::Tool { tool, arguments, content, from: Some(position), .. } => {
-                format!("  {tool}({arguments}) as in event {position}: {content}")
+            Step::Tool { tool, arguments, content, from: Some(position), contexts, .. } => {
+                let left: String = contexts.iter().map(|context| format!(" (then: {context})")).collect();
+                format!("  {tool}({arguments}) as in event {position}: {content}{left}")
             }
             Step::Tool { tool, arguments, content, from: None, .. } => {
                 format!("  {tool}({arguments}) is refused: {content}")

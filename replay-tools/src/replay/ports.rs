@@ -119,7 +119,6 @@ impl Ports<'_> {
     pub async fn pass_what_changed(&mut self) -> Result<(), Halt> {
         while let Some((_, fact @ ThreadEvent::ToolResultObserved(observed))) =
             self.record.facts.front().cloned().as_ref()
-            && observed.error.as_deref() == Some(ErrorCode::ToolChanged.as_str())
         {
             let call = RecordedCall::read(self.reader, &observed.tool_call_id, self.record.until()).await?;
             let refused = call.0.iter().any(|(_, event)| {
@@ -241,6 +240,7 @@ impl AgentPorts for Ports<'_> {
             let Some(definition) = self.tools.get(&admission.tool) else { continue };
             let id = ToolCallId::of(&self.record.thread_id, &planned.call.id);
             let recorded = RecordedCall::read(self.reader, &id, self.record.until()).await?.verdict();
+            let recorded = recorded.map(|(_, verdict)| verdict);
             // Where no policy had a word, the tool itself has it: no event says so.
             let verdict = recorded.unwrap_or_else(|| Verdict::of_tool(definition.approval));
             self.record.approvals.judged(id, admission.call_hash, verdict);
@@ -327,13 +327,16 @@ pub(super) fn refusal(
 }
 
 /// The events of a tool call, with positions.
-struct RecordedCall(Vec<(u64, ToolCallEvent)>);
+pub(super) struct RecordedCall(Vec<(u64, ToolCallEvent)>);
 
 /// The stages that the loop itself decides; others speak of devices and processes.
 const PURE_STAGES: [&str; 6] = ["parse", "resolve", "validate", "limit", POLICY_STAGE, "approval"];
 
+/// Those of them before the policies.
+const UNHEARD_STAGES: [&str; 4] = ["parse", "resolve", "validate", "limit"];
+
 impl RecordedCall {
-    async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
+    pub async fn read(reader: &LedgerReader, id: &ToolCallId, until: u64) -> Result<Self, Halt> {
         let mut events = Vec::new();
         for event in reader.read_stream(&StreamId::new(AggregateType::ToolCall, id.as_str()), 0).await? {
             let facts = readable(&event).map_err(Halt::Unreadable)?;
@@ -344,11 +347,21 @@ impl RecordedCall {
         Ok(Self(events))
     }
 
-    /// What the policies decided about the call: it is what the loop was given.
-    fn verdict(&self) -> Option<Verdict> {
-        self.0.iter().find_map(|(_, event)| match event {
-            ToolCallEvent::ToolCallDecided(e) if e.stage == POLICY_STAGE => Some(Verdict::recorded(e)),
+    /// What the policies decided about the call, and where: it is what the loop was given.
+    pub fn verdict(&self) -> Option<(u64, Verdict)> {
+        self.0.iter().find_map(|(position, event)| match event {
+            ToolCallEvent::ToolCallDecided(e) if e.stage == POLICY_STAGE => Some((*position, Verdict::recorded(e))),
             _ => None,
+        })
+    }
+
+    /// Whether it was refused before any policy was heard.
+    pub fn was_refused_unheard(&self) -> bool {
+        self.0.iter().any(|(_, event)| match event {
+            ToolCallEvent::ToolCallDecided(e) => {
+                e.decision == Decision::Deny && UNHEARD_STAGES.contains(&e.stage.as_str())
+            }
+            _ => false,
         })
     }
 
@@ -357,7 +370,7 @@ impl RecordedCall {
     }
 
     /// Of a tool that is not at hand nobody can say what should have been decided.
-    fn check_known(&self, tools: &Registry) -> Result<(), Halt> {
+    pub fn check_known(&self, tools: &Registry) -> Result<(), Halt> {
         let requested = self.0.iter().find_map(|(position, event)| match event {
             ToolCallEvent::ToolCallRequested(e) if !e.tool_version.is_empty() => Some((position, e)),
             _ => None,
@@ -427,9 +440,9 @@ impl RecordedCall {
             let told = told(tools, &call, observed).map(|_| ());
             return told.map_err(|reason| differs(position, reason, format!("it was told {}", observed.content)));
         };
-        // Its words were the policy's, which the log has nowhere else.
-        if refusal.is_some_and(|(stage, error)| *stage == POLICY_STAGE && Some(&error.code) == observed.error.as_ref())
-        {
+        // Its words were the policy's, which logs from before reasons were recorded have nowhere else.
+        let unspoken = call.refusal.as_ref().is_some_and(|own| own.stage == POLICY_STAGE && own.reason.is_none());
+        if unspoken && Some(&error.code) == observed.error.as_ref() {
             return Ok(());
         }
         let told = ToolOutcome { result: Err(error.clone()) }.content(&admission.tool);

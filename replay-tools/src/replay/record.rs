@@ -1,19 +1,30 @@
 //! What the log has of one run: where the loop began, what it was given, and how the run ended.
 
 use super::history::History;
-use devmind_domain::agent::{Approvals, Message, assemble};
-use devmind_domain::conversation::{Conversation, ConversationEvent, RunFailed};
+use devmind_domain::agent::{self, Approvals, CallsInAnswer, Message, assemble, prompt};
+use devmind_domain::conversation::{Conversation, ConversationEvent, Grant, RunFailed};
 use devmind_domain::event::{AggregateType, EventSet, Facts, RecordedEvent, StreamId};
 use devmind_domain::history::IMPORTED;
-use devmind_domain::ids::{ConversationId, RunId, ThreadId};
+use devmind_domain::ids::{ConversationId, DeviceId, RunId, ThreadId, ToolCallId, UserId};
 use devmind_domain::redaction::Redacted;
-use devmind_domain::thread::{Thread, ThreadEvent};
+use devmind_domain::thread::{Deferred, Thread, ThreadEvent, ToolResultObserved};
 use devmind_domain::{Decider, ErrorCode};
 use devmind_ledger::{EventFilter, LedgerError, LedgerReader};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// A claimed run.
 pub(super) struct Record {
+    pub conversation_id: ConversationId,
+    /// Whose conversation it is; nobody's where its beginning cannot be understood.
+    pub user_id: UserId,
+    /// The computer that was chosen for the run.
+    pub device_id: Option<DeviceId>,
+    /// What the conversation's owner allowed for all of it, from each position on.
+    grants: Vec<(u64, Vec<Grant>)>,
+    /// What calls of the thread left for the time after all results of their message.
+    pub deferred: HashMap<ToolCallId, Deferred>,
+    /// What the model was told of calls of the thread.
+    pub told: HashMap<ToolCallId, ToolResultObserved>,
     pub thread_id: ThreadId,
     pub claimed_at: u64,
     /// The hash of the messages that the claim names.
@@ -47,6 +58,12 @@ impl Record {
         self.end.as_ref().map_or(self.at.saturating_add(1), |(position, _)| *position)
     }
 
+    /// The grants that counted at a position.
+    pub fn grants_at(&self, position: u64) -> &[Grant] {
+        let given = self.grants.iter().rfind(|(since, _)| *since < position);
+        given.map_or(&[], |(_, grants)| grants)
+    }
+
     /// Whether the run was ended from outside of the loop, or has not ended: then the log may stop anywhere.
     pub fn was_cut(&self) -> bool {
         let outside = [ErrorCode::ShuttingDown, ErrorCode::ServerRestarted, ErrorCode::Internal];
@@ -59,11 +76,30 @@ impl Record {
         }
     }
 
+    /// Keeps what calls left and what the model was told of them.
+    fn note(&mut self, fact: &ThreadEvent) {
+        match fact {
+            ThreadEvent::ContextDeferred(e) => {
+                self.deferred.entry(e.tool_call_id.clone()).or_default().contexts.push(e.message.clone());
+            }
+            ThreadEvent::TurnConcluded(e) => {
+                self.deferred.entry(e.tool_call_id.clone()).or_default().concludes_turn = true;
+            }
+            ThreadEvent::ToolResultObserved(e) => drop(self.told.insert(e.tool_call_id.clone(), e.clone())),
+            ThreadEvent::ThreadStarted(_)
+            | ThreadEvent::ModelRequested(_)
+            | ThreadEvent::AnswerProgressed(_)
+            | ThreadEvent::ModelResponded(_)
+            | ThreadEvent::ModelFailed(_) => {}
+        }
+    }
+
     /// What the log had of a run at a position.
     pub async fn read(reader: &LedgerReader, run_id: &RunId, at: u64) -> Result<Result<Self, Missing>, LedgerError> {
         let Some(conversation) = conversation_of(reader, run_id, at).await? else { return Ok(Err(Missing::NoSuchRun)) };
         let stream = StreamId::new(AggregateType::Conversation, conversation.as_str());
         let mut before = Before::default();
+        let (mut all, mut grants) = (Conversation::default(), Vec::<(u64, Vec<Grant>)>::new());
         let mut claim = None;
         let (mut raised, mut end, mut prepared) = (Vec::new(), None, None);
         for event in reader.read_stream(&stream, 0).await?.into_iter().filter(|event| event.position <= at) {
@@ -93,6 +129,10 @@ impl Record {
                 if claim.is_none() {
                     before.see(&decoded);
                 }
+                all.evolve(&decoded);
+                if grants.last().map_or(&[][..], |(_, grants)| grants) != all.grants {
+                    grants.push((event.position, all.grants.clone()));
+                }
             }
         }
         let (Some((claimed_at, context_hash)), Some(prepared)) = (claim, prepared) else {
@@ -109,9 +149,15 @@ impl Record {
             ))));
         };
         let mut record = Self {
+            conversation_id: conversation,
+            user_id: all.owner.unwrap_or_else(|| "".into()),
+            device_id: prepared.device_id,
+            grants,
+            deferred: HashMap::new(),
+            told: HashMap::new(),
             claimed_at,
             context_hash,
-            context: assemble(&history, question),
+            context: Vec::new(),
             approvals: Approvals::of(&before.conversation, &prepared.graph_thread_id),
             thread_id: prepared.graph_thread_id,
             thread: Thread::default(),
@@ -127,6 +173,9 @@ impl Record {
                 Err(reason) => return Ok(Err(Missing::Unreadable(reason))),
             };
             for decoded in facts {
+                if event.position < record.until() {
+                    record.note(&decoded);
+                }
                 let begins = matches!(decoded, ThreadEvent::ThreadStarted(_));
                 if event.position < claimed_at || begins {
                     record.thread.evolve(&decoded);
@@ -135,6 +184,12 @@ impl Record {
                 }
             }
         }
+        // How many calls the model was asked for at a time the hash says; with none of them it is another prompt.
+        let begins = |calls: &CallsInAnswer| assemble(*calls, &history, question);
+        let is_recorded =
+            |context: &Vec<Message>| agent::context_hash(&prompt(context, &record.thread)) == record.context_hash;
+        record.context =
+            CallsInAnswer::ALL.iter().map(begins).find(is_recorded).unwrap_or_else(|| begins(&CallsInAnswer::One));
         Ok(Ok(record))
     }
 }

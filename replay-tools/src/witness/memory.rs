@@ -5,7 +5,7 @@ use super::seconds;
 use crate::failure::Failure;
 use devmind_domain::canonical::sha256_hex;
 use devmind_domain::proof::{
-    Checkpoint, Note, NoteKey, NoteSignature, NoteSigner, Submission, Uncosigned, cosignable, submitted,
+    Checkpoint, Note, NoteKey, NoteSignature, NoteSigner, Submission, Uncosigned, WatchedLog, cosignable, submitted,
 };
 use devmind_domain::{ErrorCode, Timestamp};
 use devmind_ledger::proof::open_witness_key;
@@ -28,7 +28,7 @@ const MAX_KEPT_REFUSALS: usize = 1_000;
 pub(super) struct Witness {
     folder: PathBuf,
     signer: NoteSigner,
-    watched: Vec<NoteKey>,
+    watched: Vec<WatchedLog>,
     /// The notes that were cosigned last, by the name of their log.
     heads: Mutex<HashMap<String, Head>>,
     /// Kept open: closing it gives the folder back.
@@ -58,7 +58,7 @@ impl From<Uncosigned> for Refused {
 
 impl Witness {
     /// Opens (makes) the folder: one process has it, and the key is made at the first start.
-    pub fn open(folder: &Path, name: &str, watched: Vec<NoteKey>) -> Result<Self, Failure> {
+    pub fn open(folder: &Path, name: &str, watched: Vec<WatchedLog>) -> Result<Self, Failure> {
         let unusable = |error: io::Error| {
             Failure::new(ErrorCode::ConfigInvalid, format!("{} cannot be used: {error}", folder.display()))
                 .with_hint("name a folder that you may write to with --state")
@@ -79,10 +79,10 @@ impl Witness {
         let signer = open_witness_key(&folder.join(KEY_FILE), name, seed);
         let signer = signer.map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;
         let mut heads = HashMap::new();
-        for key in &watched {
-            let file = head_file(folder, key.name());
-            if let Some(head) = read_head(&file, key.name(), &signer.public())? {
-                heads.insert(key.name().to_owned(), head);
+        for WatchedLog { origin, .. } in &watched {
+            let file = head_file(folder, origin);
+            if let Some(head) = read_head(&file, origin, &signer.public())? {
+                heads.insert(origin.clone(), head);
             }
         }
         Ok(Self { folder: folder.to_owned(), signer, watched, heads: Mutex::new(heads), _lock: lock })
@@ -97,7 +97,7 @@ impl Witness {
     pub fn watched(&self) -> Vec<(String, u64)> {
         let heads = self.heads.lock().unwrap_or_else(PoisonError::into_inner);
         let size = |name: &str| heads.get(name).map_or(0, |head| head.checkpoint.size);
-        let mut found: Vec<_> = self.watched.iter().map(|key| (key.name().to_owned(), size(key.name()))).collect();
+        let mut found: Vec<_> = self.watched.iter().map(|log| (log.origin.clone(), size(&log.origin))).collect();
         found.dedup();
         found
     }
@@ -119,7 +119,7 @@ impl Witness {
         let note = Note { text: accepted.note.text, signatures: vec![signature.clone()] };
         let mut signatures = accepted.note.signatures;
         // Those of other witnesses are theirs to keep.
-        signatures.retain(|one| one.name == shown.origin);
+        signatures.retain(|one| one.name == accepted.key.name());
         signatures.extend(note.signatures);
         let note = Note { text: note.text, signatures };
         write_durably(&head_file(&self.folder, &shown.origin), &note.to_string()).map_err(Refused::Unkept)?;

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::store::Source;
 use devmind_domain::Timestamp;
-use devmind_domain::proof::{NoteKey, SignatureKind};
+use devmind_domain::proof::{NoteError, NoteKey, SignatureKind, WatchedLog};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub(crate) async fn run(data: &Source, command: WitnessCommand, output: &mut Output) -> Result<Verdict, Failure> {
@@ -39,17 +39,20 @@ pub(crate) fn moment(seconds: u64) -> Timestamp {
     Timestamp::from_micros(i64::try_from(seconds.saturating_mul(1_000_000)).unwrap_or(i64::MAX))
 }
 
-/// Reads the public key of a log.
-pub(crate) fn log_key(text: &str) -> Result<NoteKey, String> {
-    key(text, SignatureKind::Ed25519, "it is the key of a witness")
+/// Reads which log is watched, by which key.
+pub(crate) fn watched_log(text: &str) -> Result<WatchedLog, String> {
+    let log: WatchedLog = text.parse().map_err(|error: NoteError| error.to_string())?;
+    match log.key.kind() {
+        SignatureKind::Ed25519 => Ok(log),
+        SignatureKind::Cosignature => Err("it is the key of a witness".to_owned()),
+    }
 }
 
 /// Reads the public key of a witness.
 pub(crate) fn witness_key(text: &str) -> Result<NoteKey, String> {
-    key(text, SignatureKind::Cosignature, "it is the key of a log")
-}
-
-fn key(text: &str, kind: SignatureKind, other: &str) -> Result<NoteKey, String> {
     let key = NoteKey::parse(text.trim()).map_err(|error| error.to_string())?;
-    if key.kind() == kind { Ok(key) } else { Err(other.to_owned()) }
+    match key.kind() {
+        SignatureKind::Cosignature => Ok(key),
+        SignatureKind::Ed25519 => Err("it is the key of a log".to_owned()),
+    }
 }

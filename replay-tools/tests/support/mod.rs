@@ -158,6 +158,25 @@ impl Data {
         ledger.append(Append { streams: vec![append], idempotency: None }).await.expect("appended");
     }
 
+    /// Adds so many events to the ledger, a hundred at a time.
+    pub async fn fill(&self, events: usize) {
+        let ledger = self.open().await;
+        for (stream, first) in (0..events).step_by(100).enumerate() {
+            let of = |n: usize| {
+                let (kind, _, event_type, payload) = node_stopped(n as u64 + 1);
+                let decoded = DomainEvent::decode(kind, event_type, 1, &payload.to_string()).expect("a known event");
+                let metadata = Metadata::new(Actor::user("ann"), "n".into());
+                let event = decoded.into_iter().next().expect("an event");
+                NewEvent { event_id: uuid::Uuid::now_v7().to_string(), event, metadata }
+            };
+            let stream = StreamId { aggregate_type: "node".to_owned(), aggregate_id: format!("n{stream}") };
+            let events = (first..events.min(first + 100)).map(of).collect();
+            let append = StreamAppend { stream, expected_version: 0, events };
+            ledger.append(Append { streams: vec![append], idempotency: None }).await.expect("appended");
+        }
+        ledger.close().await;
+    }
+
     /// Runs a statement on the log with the triggers that refuse it out of the way.
     pub async fn tamper(&self, statement: &str) {
         let options = SqliteConnectOptions::new().filename(self.ledger_file());
@@ -206,6 +225,12 @@ impl Data {
             stdout: String::from_utf8(output.stdout).expect("UTF-8"),
             stderr: String::from_utf8(output.stderr).expect("UTF-8"),
         }
+    }
+
+    /// Runs the binary with an environment; whether a signal ended it.
+    pub async fn run_until_killed(&self, arguments: &[&str], environment: &[(&str, &str)]) -> bool {
+        let output = self.command(arguments).envs(environment.iter().copied()).output().await.expect("it runs");
+        output.status.code().is_none()
     }
 
     /// Starts the binary.

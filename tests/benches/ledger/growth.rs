@@ -51,7 +51,7 @@ async fn appends(measure: &Measure, table: &mut Table) {
     let append = Callers {
         callers: CALLERS,
         call: move |caller, n| {
-            ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), format!("{caller}/{n}"))
+            ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), ours::key(caller, n))
         },
     };
     fill(&ledger, 0, SHORT).await;

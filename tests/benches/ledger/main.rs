@@ -4,7 +4,7 @@
 //! then one tab-separated line a row (name, value, unit, ratio, goal, met) and a table for people.
 //! Every ratio is ours to a peer's *of this run*; figures of other machines are never compared
 //! with. FILTER names groups of rows (`sqlite append`, `postgres append`, `postgres hot`, `read`, `rebuild`,
-//! `tool call`, `growth`); `--quick` measures less, to see that it runs.
+//! `tool call`, `growth`, `rebuild growth`); `--quick` measures less, to see that it runs.
 //!
 //! The work is one command on the `device` aggregate, decided and stored as one event of about
 //! 600 bytes of payload, durably. The peers of the cqrs-es family run that very aggregate.
@@ -18,6 +18,7 @@ mod load;
 mod ours;
 mod postgres;
 mod read;
+mod rebuild;
 mod sqlite;
 mod table;
 mod tool_call;
@@ -38,5 +39,6 @@ async fn main() {
     read::rows(&measure, &mut table).await;
     tool_call::rows(&measure, &mut table).await;
     growth::rows(&measure, &mut table).await;
+    rebuild::rows(&measure, &mut table).await;
     table.print();
 }

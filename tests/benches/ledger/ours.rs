@@ -20,6 +20,11 @@ pub fn stream(caller: usize, n: u64) -> String {
     format!("{:08x}-{:08x}/{caller:04}", n >> 32, n & u64::from(u32::MAX))
 }
 
+/// A command's idempotency key: time-ordered, as a UUIDv7 is.
+pub fn key(caller: usize, n: u64) -> String {
+    format!("{:08x}-{:08x}-{caller:04}", n >> 32, n & u64::from(u32::MAX))
+}
+
 /// Loads, decides, appends with an idempotency key, waits until it is durable.
 pub async fn carry_out(ledger: Ledger, metadata: Arc<Metadata>, stream: String, key: String) {
     let key = Idempotency { scope: "bench".to_owned(), key, request_hash: "0".repeat(64) };

@@ -40,7 +40,7 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
         let our_own = Callers {
             callers,
             call: move |caller, n| {
-                ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), format!("{caller}/{n}"))
+                ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), ours::key(caller, n))
             },
         };
         let family = framework.clone();
@@ -81,7 +81,7 @@ async fn hot_stream(measure: &Measure, table: &mut Table, ledger: &Ledger, frame
     let our_own = Callers {
         callers: 64,
         call: move |caller, n| {
-            ours::carry_out(store.clone(), metadata.clone(), STREAM.to_owned(), format!("hot {caller}/{n}"))
+            ours::carry_out(store.clone(), metadata.clone(), STREAM.to_owned(), ours::key(caller, n))
         },
     };
     let peer = Callers { callers: 64, call: move |_, _| crate::family::carry_out(family.clone(), STREAM.to_owned()) };

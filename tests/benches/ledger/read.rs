@@ -74,7 +74,7 @@ pub fn devices(n: u64) -> Vec<StreamAppend> {
 
 /// So many conversations with one question each that they have about a hundred events; every event
 /// leads to rows of the views.
-fn conversations(_: u64) -> Vec<StreamAppend> {
+pub fn conversations(_: u64) -> Vec<StreamAppend> {
     let one = |_| {
         let id = || Uuid::now_v7().to_string();
         let ask = ConversationCommand::Ask(Ask {

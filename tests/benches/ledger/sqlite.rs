@@ -28,7 +28,7 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
     let our_own = Callers {
         callers: CALLERS,
         call: move |caller, n| {
-            ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), format!("{caller}/{n}"))
+            ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), ours::key(caller, n))
         },
     };
     let framework = sqlite_es(&folder.path().join("sqlite-es.sqlite")).await;

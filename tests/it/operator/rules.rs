@@ -3,12 +3,13 @@
 //!
 //! Beside a server that runs, on the store of the test: it names the position it read at; with `--json` every
 //! line is JSON and says it, too; it takes `--at`, or the row says why not; what changes something does so only
-//! with `--yes`.
+//! with `--yes`. From a bundle, with no store at all, it says the same, or the row says why it cannot. What cannot be
+//! read is told by the exit status, after everything that can.
 
 use super::replay;
 use clap::CommandFactory;
 use devmind_replay_tools::Cli;
-use devmind_tests::{Data, Finished, Question, ServerProcess};
+use devmind_tests::{Data, Finished, Process, Question, ServerProcess};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -28,12 +29,16 @@ struct Row {
     at: At,
     /// How it names the position.
     names: &'static str,
+    /// Whether it prints what it can of a log with an event that cannot be understood.
+    reads_events: bool,
+    /// Why it cannot do with a bundle; nothing where it can.
+    needs_ledger: Option<&'static str>,
 }
 
 impl Row {
     fn new(command: &'static str, arguments: &[&str], at: At) -> Self {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        Self { command, arguments, status: 0, at, names: "position " }
+        Self { command, arguments, status: 0, at, names: "position ", reads_events: true, needs_ledger: None }
     }
 
     fn ends(self, status: i32) -> Self {
@@ -44,6 +49,14 @@ impl Row {
         Self { names, ..self }
     }
 
+    fn reads_no_events(self) -> Self {
+        Self { reads_events: false, ..self }
+    }
+
+    fn needs_ledger(self, why: &'static str) -> Self {
+        Self { needs_ledger: Some(why), ..self }
+    }
+
     async fn run(&self, data: &Data, more: &[&str]) -> Finished {
         let words: Vec<&str> = self.command.split(' ').collect();
         let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
@@ -52,9 +65,8 @@ impl Row {
 }
 
 /// Commands that a test of their own starts, with where it is.
-const ELSEWHERE: [(&str, &str); 4] = [
-    ("witness serve", "replay-tools/tests/proofs/witness.rs: it reads no ledger"),
-    ("witness ask", "replay-tools/tests/proofs/witness.rs"),
+const ELSEWHERE: [(&str, &str); 3] = [
+    ("witness serve", "`witness`, below: it reads no ledger, and runs until it is stopped"),
     ("projection resume", "tests/it/poison.rs: it takes a view that stopped"),
     ("projection skip", "tests/it/poison.rs: it takes a view that stopped"),
 ];
@@ -77,7 +89,7 @@ fn commands() -> BTreeMap<String, (bool, bool)> {
     found
 }
 
-fn rows(run: &str, call: &str, conversation: &str, folder: &str) -> Vec<Row> {
+fn rows(run: &str, call: &str, conversation: &str, folder: &str, (witness, key): (&str, &str)) -> Vec<Row> {
     let file = |name: &str| format!("{folder}/{name}");
     let (bundle, imported) = (file("bundle.jsonl"), file("whole.jsonl"));
     vec![
@@ -87,22 +99,52 @@ fn rows(run: &str, call: &str, conversation: &str, folder: &str) -> Vec<Row> {
         Row::new("replay", &["--run", run], At::Taken),
         Row::new("timeline", &["--run", run], At::Taken),
         Row::new("verify", &[], At::Not("what comes later proves what was before: the whole is checked")),
-        Row::new("export", &[&bundle, "--conversation", conversation], At::Taken).names("the checkpoint of "),
-        Row::new("import", &[&imported], At::Not("a bundle is taken as a whole")).ends(1),
+        Row::new("export", &[&bundle, "--conversation", conversation], At::Taken)
+            .names("the checkpoint of ")
+            .reads_no_events()
+            .needs_ledger("it is a bundle already"),
+        Row::new("import", &[&imported], At::Not("a bundle is taken as a whole"))
+            .ends(1)
+            .reads_no_events()
+            .needs_ledger("it names its bundle itself"),
         Row::new("prove-once", &["--tool-call", call], At::Taken),
-        Row::new("attest", &[], At::Taken).names(" at "),
+        Row::new("attest", &[], At::Taken).names(" at ").reads_no_events().needs_ledger("a bundle has no live views"),
         Row::new(
             "redact",
             &["--position", "3", "--reason", "r", "--operator", "o"],
             At::Not("it erases events that it is told"),
         )
         .ends(1)
-        .names("#"),
-        Row::new("rebuild", &["--check"], At::Not("the live views stand where they stand")).names(" at "),
+        .names("#")
+        .reads_no_events()
+        .needs_ledger("what is erased in a copy is not erased"),
+        Row::new("rebuild", &[], At::Not("the live views stand where they stand"))
+            .ends(1)
+            .names(" at ")
+            .reads_no_events()
+            .needs_ledger("a bundle has no live views"),
         Row::new("stats", &[], At::Taken),
         Row::new("schema check", &[], At::Taken),
-        Row::new("status", &[], At::Not("it tells where the views stand")).names(" at "),
+        Row::new("status", &[], At::Not("it tells where the views stand"))
+            .names(" at ")
+            .reads_no_events()
+            .needs_ledger("a bundle has no live views"),
+        Row::new("witness ask", &[witness, "--key", key], At::Not("the newest signed head is the one to be seen"))
+            .reads_no_events()
+            .needs_ledger("what a witness signed is kept beside the ledger"),
     ]
+}
+
+/// A witness of the log, in JSON: where it listens, and its key.
+async fn witness(data: &Data, folder: &str) -> (Process, String, String) {
+    let log = std::fs::read_to_string(data.path().join("checkpoint.pub")).expect("the log's key");
+    let state = format!("{folder}/witness");
+    let order = ["--json", "witness", "serve", "--listen", "127.0.0.1:0", "--state", &state, "--log", log.trim()];
+    let mut process = Process::start("devmind-replay", &order, &[]);
+    let told: Value = serde_json::from_str(&process.line("listening").await).expect("JSON");
+    assert_eq!(told["logs"][0]["position"], 0, "{told}");
+    let text = |field: &str| told[field].as_str().expect("a text").to_owned();
+    (process, text("listening"), text("key"))
 }
 
 #[tokio::test]
@@ -117,10 +159,11 @@ async fn every_command_names_its_position_speaks_json_takes_a_past_one_and_chang
     let (data, folder) = (server.data.clone(), tempfile::tempdir().unwrap());
     let path = folder.path().to_str().unwrap();
     // The views follow at their pace: what is asked of them is asked once they are there.
-    replay(&data, &["rebuild"]).await.assert_success();
+    replay(&data, &["rebuild", "--yes"]).await.assert_success();
     let whole = format!("{path}/whole.jsonl");
     replay(&data, &["export", &whole]).await.assert_success();
-    let rows = rows(&asked.run_id, &call, &asked.conversation_id, path);
+    let (witness, url, key) = witness(&data, path).await;
+    let rows = rows(&asked.run_id, &call, &asked.conversation_id, path, (&url, &key));
     let told: Vec<&str> = rows.iter().map(|row| row.command).chain(ELSEWHERE.map(|(command, _)| command)).collect();
     for command in commands.keys() {
         assert_eq!(told.iter().filter(|told| *told == command).count(), 1, "{command} has no row, or two");
@@ -165,7 +208,73 @@ async fn every_command_names_its_position_speaks_json_takes_a_past_one_and_chang
             At::Not(why) => assert!(!takes_at && !why.is_empty(), "{} takes --at", row.command),
         }
         assert!(!takes_yes || row.status != 0, "{} without --yes is no success", row.command);
+
+        // With nothing but the bundle, in an empty folder that stays so.
+        let nowhere = Data::sqlite();
+        let alone = row.run(&nowhere, &["--bundle", &whole]).await;
+        match row.needs_ledger {
+            Some(why) => {
+                assert!(alone.code == Some(1) && !why.is_empty(), "{}: {alone:#?}", row.command);
+                alone.assert_refused("VALIDATION_FAILED");
+            }
+            // The ledger is compared with its checkpoints, a bundle with the one it has.
+            None if row.command == "verify" => alone.assert_success(),
+            None => assert_eq!((alone.code, &alone.stdout), (told.code, &told.stdout), "{}: {alone:#?}", row.command),
+        }
+        assert_eq!(std::fs::read_dir(nowhere.path()).unwrap().count(), 0, "{} made files", row.command);
     }
+    // A part of the log says what is in it.
+    let part = format!("{path}/part.jsonl");
+    replay(&data, &["export", &part, "--conversation", &asked.conversation_id]).await.assert_success();
+    for row in rows.iter().filter(|row| ["show", "timeline", "replay"].contains(&row.command)) {
+        let (of_all, of_part) = (row.run(&data, &[]).await, row.run(&Data::sqlite(), &["--bundle", &part]).await);
+        assert_eq!((of_part.code, &of_part.stdout), (Some(0), &of_all.stdout), "{}: {of_part:#?}", row.command);
+    }
+    let proved = replay(&Data::sqlite(), &["prove-once", "--tool-call", &call, "--bundle", &part]).await;
+    assert!(proved.code == Some(0) && proved.stdout.starts_with("executed once"), "{proved:#?}");
+    let attested = replay(&Data::sqlite(), &["attest", "--at", "3", "--bundle", &part]).await;
+    attested.assert_refused("VALIDATION_FAILED");
+    let forged = std::fs::read_to_string(&part).unwrap().replacen("add 1 and 2", "add 1 and 3", 1);
+    std::fs::write(&part, forged).unwrap();
+    replay(&Data::sqlite(), &["log", "--bundle", &part]).await.assert_refused("LEDGER_CORRUPT");
+
+    witness.terminate();
+    witness.ended().await.assert_success();
     assert_eq!(server.log().await.head().await, head, "something was written");
     server.finish().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_understood_is_told_after_everything_that_can_and_by_the_exit_status() {
+    let server = ServerProcess::on_sqlite(&[]).await;
+    let ann = server.client("ann");
+    let (asked, _) = ann.converse(&Question::new("add 1 and 2")).await;
+    let call = ann.tool_call(&asked).await["tool_call_id"].as_str().unwrap().to_owned();
+    let data = server.data.clone();
+    server.finish().await;
+    data.change_ledger(
+        "DROP TRIGGER events_no_update; UPDATE events SET payload = '{}' WHERE event_type = 'ToolResultRecorded'",
+    )
+    .await;
+    let facts = data.log().await.all().await;
+    let at = facts.iter().find(|fact| fact.kind == "ToolResultRecorded").unwrap().position;
+    let rows = rows(&asked.run_id, &call, &asked.conversation_id, "unused", ("http://unused", "unused"));
+    for row in rows.iter().filter(|row| row.reads_events) {
+        let told = row.run(&data, &[]).await;
+        assert!(matches!(told.code, Some(1 | 3)), "{}: {told:#?}", row.command);
+        assert!(!told.stdout.is_empty(), "{} prints nothing of what it can: {told:#?}", row.command);
+        let all = format!("{}{}", told.stdout, told.stderr);
+        assert!(all.contains(&format!("event {at}")) || all.contains(&format!("#{at} ")), "{}: {told:#?}", row.command);
+        let json = row.run(&data, &["--json"]).await;
+        assert_eq!(json.code, told.code, "{}: {json:#?}", row.command);
+        for line in json.stdout.lines() {
+            serde_json::from_str::<Value>(line).expect(row.command);
+        }
+    }
+    // Views that cannot be built do not keep the others from it.
+    let built = replay(&data, &["rebuild", "--yes"]).await;
+    assert!(built.code == Some(1) && built.stdout.contains("conversation rebuilt at"), "{built:#?}");
+    assert!(built.stderr.contains(&format!("tool_call cannot be built: event {at}")), "{built:#?}");
+    let checked = replay(&data, &["rebuild", "--check"]).await;
+    assert!(checked.code == Some(1) && checked.stdout.contains("equal"), "{checked:#?}");
 }

@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::routing::post;
 use axum::{Json, Router};
-use devmind_tests::{Process, Question, ServerProcess};
+use devmind_tests::{Process, Question, Script, ScriptedModel, ServerProcess};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,11 @@ async fn answer(State(endpoint): State<Endpoint>, headers: HeaderMap, Json(body)
 }
 
 fn calls(arguments: &str) -> Value {
-    let function = json!({ "name": "add", "arguments": arguments });
+    calls_of("add", arguments)
+}
+
+fn calls_of(tool: &str, arguments: &str) -> Value {
+    let function = json!({ "name": tool, "arguments": arguments });
     json!({ "role": "assistant", "content": null, "tool_calls": [{ "id": "x", "type": "function", "function": function }] })
 }
 
@@ -97,5 +101,37 @@ async fn a_branch_with_another_model_has_the_results_of_the_log_and_stops_at_a_c
         .await
         .assert_refused("MODEL_UNREACHABLE");
     assert_eq!(server.log().await.head().await, head, "nothing was written");
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn a_branch_has_what_calls_left_for_later_and_tools_that_only_the_log_knows_can_be_judged_otherwise() {
+    let arguments = r#"{"leaves":"left by a","gives":"A"}"#;
+    let model = ScriptedModel::new([Script::calls(&[("a", "obey", arguments)]), Script::say("the end")]);
+    let server = crate::conclusion::server(model).await;
+    let (asked, _) = server.client("ann").converse(&Question::new("go")).await;
+    let run = asked.run_id.as_str();
+    let denied = replay(&server.data, &["replay", "--run", run, "--with", "obey=deny"]).await;
+    assert!(denied.code == Some(0) && denied.stdout.contains("differs at event"), "{denied:#?}");
+    let unknown = ["replay", "--run", run, "--with", "obeys=deny"];
+    replay(&server.data, &unknown).await.assert_refused("VALIDATION_FAILED");
+
+    let says = json!({ "role": "assistant", "content": "so be it" });
+    let (endpoint, url) = Endpoint::start([calls_of("obey", arguments), says.clone()]).await;
+    let told = replay(&server.data, &["--json", "replay", "--run", run, "--ask", &url]).await;
+    told.assert_success();
+    let line: Value = serde_json::from_str(told.stdout.trim()).expect("JSON");
+    assert_eq!(line["branch"]["steps"][1]["contexts"], json!(["left by a"]), "{line:#}");
+    let second = endpoint.asked.lock().unwrap()[1].1["messages"].clone();
+    let last = second.as_array().unwrap().last().unwrap();
+    assert_eq!(*last, json!({ "role": "user", "content": "left by a" }), "{second:#}");
+
+    // Rules are heard in a branch, too.
+    let rules = server.data.path().join("rules.toml");
+    std::fs::write(&rules, "[[policies]]\nid = \"none\"\ntool = \"obey\"\ndecision = \"deny\"").unwrap();
+    let policy = format!("policy={}", rules.display());
+    let (_, url) = Endpoint::start([calls_of("obey", arguments), says]).await;
+    let ruled = replay(&server.data, &["replay", "--run", run, "--ask", &url, "--with", &policy]).await;
+    assert!(ruled.code == Some(0) && ruled.stdout.contains("is refused"), "{ruled:#?}");
     server.finish().await;
 }

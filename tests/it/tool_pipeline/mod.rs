@@ -4,28 +4,46 @@
 mod probe;
 mod table;
 
+use devmind_api::runs::SubCalls;
+use devmind_api::tools::{BodyEnd, ServerTool, ToolContext};
 use devmind_device::Fixed;
 use devmind_domain::canonical::call_hash;
+use devmind_domain::conversation::{Conversation, ConversationCommand};
 use devmind_domain::error_code::ErrorCode;
-use devmind_domain::tools::{Registry, ToolDefinition};
+use devmind_domain::tools::{Approval, Registry, ToolDefinition};
+use devmind_ledger::execute;
 use devmind_replay_tools::told::check_told;
 use devmind_tests::sse::interrupts;
-use devmind_tests::{Client, Fact, Question, Script, ScriptedModel, TestDevice, TestServer, agui};
+use devmind_tests::{Asked, Client, Fact, Question, Script, ScriptedModel, TestDevice, TestServer, agui, new_id};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use probe::{FILLER, Probe};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use table::{Act, Row};
 
 async fn probed() -> (TestServer, Arc<ScriptedModel>, Probe) {
+    probed_with(true).await
+}
+
+/// `approvals`: whether people are asked.
+async fn probed_with(approvals: bool) -> (TestServer, Arc<ScriptedModel>, Probe) {
     let model = ScriptedModel::new([]);
-    let never = json!({ "id": "never", "decision": "deny", "tool": "probe_denied" });
-    let never = serde_json::from_value(never).expect("a rule");
-    let server = TestServer::scripted_with(model.clone(), |config| config.policies = vec![never]).await;
+    let rules = json!([
+        { "id": "never", "decision": "deny", "tool": "probe_denied" },
+        { "id": "asks", "decision": "ask", "tool": "workspace.*", "arguments": { "/path": { "regex": ".*revoke" } } },
+    ]);
+    let server = TestServer::scripted_with(model.clone(), |config| {
+        config.policies = serde_json::from_value(rules).expect("rules");
+        config.approvals = approvals;
+    })
+    .await;
     let probe = Probe::new(server.app().runs.clone());
     server.app().tools.change(|tools| probe.install(tools));
+    assert!(server.app().policies.add("probe_policy", Arc::new(probe.clone())));
     (server, model, probe)
 }
 
@@ -42,24 +60,73 @@ struct Played {
     log: Vec<Fact>,
 }
 
-async fn play(server: &TestServer, ann: &Client, model: &ScriptedModel, row: &Row, device: Option<&str>) -> Played {
+/// The conversation in which a person allowed the row's call once and for all.
+async fn granted(world: &World<'_>, row: &Row, device: Option<&str>) -> Question {
+    let World { server, ann, model, probe } = world;
+    model.then([Script::calls(&[("before", row.call.0, row.call.1)]), Script::say("done")]);
+    let (asked, events) = ann.converse(&question(row, device)).await;
+    let open = interrupts(&events);
+    let scope = json!({ "scope": "tool" });
+    let body = json!({ "interrupt_id": open[0], "approved": true, "grant": scope, "idempotency_key": open[0] });
+    let reply = ann.post("/api/runs/resume", &body).await.ok();
+    agui::assert_success(&ann.resume(&asked, reply["run_id"].as_str().unwrap(), &open).await);
+    let grant = server.log().of("ToolGrantGiven").await.pop().unwrap().payload["grant_id"].clone();
+    probe.may_revoke(ann, json!({ "conversation_id": asked.conversation_id, "grant_id": grant }));
+    drop((probe.trace(), probe.executed()));
+    question(row, device).within(&asked.conversation_id)
+}
+
+fn question(row: &Row, device: Option<&str>) -> Question {
+    let question = Question::new(row.given);
+    match device {
+        Some(id) => question.on(id),
+        None => question,
+    }
+}
+
+/// Lets the time of open questions pass; the run that goes on.
+async fn expire(server: &TestServer, asked: &Asked) -> String {
+    let run_id = new_id();
+    let later = devmind_domain::Timestamp::from_micros(i64::MAX);
+    let command = ConversationCommand::Expire { now: later, run_id: run_id.as_str().into() };
+    let id = asked.conversation_id.as_str();
+    let metadata = server.app().server_metadata().conversation(&id.into());
+    execute::<Conversation>(&server.app().ledger, id, &metadata, command, None).await.expect("expired");
+    run_id
+}
+
+/// A server with its probe, and who asks it.
+struct World<'a> {
+    server: &'a TestServer,
+    ann: &'a Client,
+    model: &'a ScriptedModel,
+    probe: &'a Probe,
+}
+
+async fn play(world: &World<'_>, row: &Row, device: Option<&str>) -> Played {
+    let World { server, ann, model, .. } = world;
     let before: Vec<_> = match row.act {
         Act::After(calls) => (0..calls).map(|n| (format!("c{n}"), "add", FILLER)).collect(),
         Act::AfterStop => vec![("c0".to_owned(), "probe", r#"{"stop":"body"}"#)],
-        Act::Nothing | Act::Approve | Act::Reject => vec![],
+        Act::Nothing | Act::Approve | Act::Reject | Act::Expire | Act::Granted => vec![],
+    };
+    let question = match row.act {
+        Act::Granted => granted(world, row, device).await,
+        _ => question(row, device),
     };
     let mut calls: Vec<_> = before.iter().map(|(id, tool, arguments)| (id.as_str(), *tool, *arguments)).collect();
     calls.push((IT, row.call.0, row.call.1));
     // After the results the model has nothing more to do, and says so.
     model.then([Script::calls(&calls)]);
     let head = server.log().head().await;
-    let question = Question::new(row.given);
-    let question = device.map_or_else(|| question.clone(), |id| question.clone().on(id));
     let (asked, events) = ann.converse(&question).await;
     if matches!(row.act, Act::Approve | Act::Reject) {
         let open = interrupts(&events);
         let reply = ann.answer(&open[0], row.act == Act::Approve).await.ok();
         agui::assert_success(&ann.resume(&asked, reply["run_id"].as_str().unwrap(), &open).await);
+    }
+    if row.act == Act::Expire {
+        agui::assert_success(&ann.resume(&asked, &expire(server, &asked).await, &[]).await);
     }
     let log: Vec<_> = server.log().all().await.into_iter().filter(|fact| fact.position > head).collect();
     let is_it = |id: &str| id.ends_with(&format!(":{IT}"));
@@ -82,7 +149,10 @@ fn in_short(fact: &Fact) -> Option<String> {
     let of = |field: &str| fact.payload[field].as_str().unwrap_or_default();
     Some(match fact.kind.as_str() {
         "ToolCallRequested" => "requested".to_owned(),
-        "ToolCallDecided" => format!("{} {} {} by {}", of("stage"), of("decision"), of("code"), of("by")),
+        "ToolCallDecided" => {
+            let by = if of("by").starts_with("grant:") { "grant" } else { of("by") };
+            format!("{} {} {} by {by}", of("stage"), of("decision"), of("code"))
+        }
         "ToolDispatched" => format!("dispatched {}", fact.payload["attempt_no"]),
         "ToolResultRecorded" => {
             let code = fact.payload["error"]["code"].as_str().map(|code| format!(" {code}"));
@@ -108,9 +178,10 @@ fn assert_one_hash(given: &str, played: &Played) {
 
 async fn assert_rows(server: &TestServer, model: &ScriptedModel, probe: &Probe, rows: &[Row], device: Option<&str>) {
     let ann = server.client("ann");
+    let world = World { server, ann: &ann, model, probe };
     let mut wrong = Vec::new();
     for row in rows {
-        let played = play(server, &ann, model, row, device).await;
+        let played = play(&world, row, device).await;
         let (events, trace) = (short(&played.facts), probe.trace().join(", "));
         if (played.code.as_deref(), events.as_str(), trace.as_str()) != (row.code, row.events, row.trace) {
             let Row { given, code, events: expected, trace: passed, .. } = row;
@@ -121,6 +192,11 @@ async fn assert_rows(server: &TestServer, model: &ScriptedModel, probe: &Probe, 
         if let Some(code) = row.code {
             assert_eq!((&said["ok"], &said["error"]["code"]), (&json!(false), &json!(code)), "{}", row.given);
             assert_eq!(said["data"], Value::Null, "{}", row.given);
+        }
+        // A refusal is recorded with the words that the model is told.
+        let refused = played.facts.iter().find(|fact| fact.payload["decision"] == "deny");
+        if let Some(refused) = refused.filter(|_| !row.events.contains("revised")) {
+            assert_eq!(said["error"]["message"], refused.payload["reason"], "{}", row.given);
         }
         assert_one_hash(row.given, &played);
         for (arguments, hash) in probe.executed() {
@@ -150,21 +226,28 @@ async fn every_row_of_the_edge_table_holds_for_tools_of_a_device() {
     let (server, model, probe) = probed().await;
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("README.md"), "read me").unwrap();
-    for name in ["wrapper=panic_after", "post=block", "stop=wrapper after"] {
+    for name in ["wrapper=panic_after", "wrapper=revoke", "post=block", "stop=wrapper after"] {
         std::fs::create_dir(folder.path().join(name)).unwrap();
     }
     let device = TestDevice::start(&server, "ann", folder.path(), Arc::new(Fixed(true))).await;
     assert_rows(&server, &model, &probe, table::ON_DEVICE, Some(&device.id)).await;
     let succeeded = table::ON_DEVICE.iter().filter(|row| row.events.contains("result succeeded")).count();
-    assert_eq!(device.executions(), succeeded, "what was refused never ran");
+    let granted = table::ON_DEVICE.iter().filter(|row| row.act == Act::Granted).count();
+    assert_eq!(device.executions(), succeeded + granted, "what was refused never ran");
     device.stop().await;
+    server.finish().await;
+}
+
+#[tokio::test]
+async fn every_row_of_the_edge_table_holds_where_nobody_is_asked() {
+    let (server, model, probe) = probed_with(false).await;
+    assert_rows(&server, &model, &probe, table::UNATTENDED, None).await;
     server.finish().await;
 }
 
 #[test]
 fn every_code_of_the_pipeline_has_its_row() {
-    let rows = || table::IN_SERVER.iter().chain(table::ON_DEVICE);
-    let elsewhere = |code: &str| table::ELSEWHERE.iter().any(|(known, _)| *known == code);
+    let rows = || table::IN_SERVER.iter().chain(table::ON_DEVICE).chain(table::UNATTENDED);
     for code in [
         ErrorCode::UnknownTool,
         ErrorCode::InvalidArguments,
@@ -186,7 +269,7 @@ fn every_code_of_the_pipeline_has_its_row() {
         ErrorCode::ExecutionFailed,
     ] {
         let shown = rows().any(|row| row.code == Some(code.as_str()));
-        assert!(shown || elsewhere(code.as_str()), "{code} is in no row");
+        assert!(shown, "{code} is in no row");
     }
 }
 
@@ -195,8 +278,9 @@ fn random_call() -> impl Strategy<Value = (&'static str, Value)> {
     let tool = prop_oneof![3 => Just("probe"), 1 => Just("probe_brief"), 1 => Just("probe_again"), 1 => Just("rm_rf")];
     let stop = prop_oneof![
         4 => Just(""), 1 => Just("guard"), 1 => Just("wrapper before"), 1 => Just("body"),
-        1 => Just("wrapper after"), 1 => Just("render"), 1 => Just("post"),
+        1 => Just("wrapper after"), 1 => Just("render"), 1 => Just("post"), 1 => Just("policy"),
     ];
+    let policy = prop_oneof![6 => Just(""), 1 => Just("deny"), 1 => Just("panic")];
     let guard = prop_oneof![5 => Just(""), 1 => Just("refuse"), 1 => Just("panic")];
     let wrapper = prop_oneof![
         5 => Just(""), 1 => Just("refuse"), 1 => Just("lie"), 1 => Just("panic_before"), 1 => Just("panic_after"),
@@ -207,10 +291,14 @@ fn random_call() -> impl Strategy<Value = (&'static str, Value)> {
         5 => Just(""), 1 => Just("content"), 1 => Just("value"), 1 => Just("wrong_value"), 1 => Just("block"),
         1 => Just("panic"),
     ];
-    (tool, stop, guard, wrapper, body, post).prop_map(|(tool, stop, guard, wrapper, body, post)| {
+    let stages = (policy, guard, wrapper, body, post);
+    (tool, stop, stages).prop_map(|(tool, stop, (policy, guard, wrapper, body, post))| {
         // What is stopped while it runs ends only because it is asked to.
         let body = if stop == "body" { "until_asked" } else { body };
-        (tool, json!({ "stop": stop, "guard": guard, "wrapper": wrapper, "body": body, "post": post }))
+        (
+            tool,
+            json!({ "stop": stop, "policy": policy, "guard": guard, "wrapper": wrapper, "body": body, "post": post }),
+        )
     })
 }
 
@@ -272,5 +360,38 @@ async fn a_render_that_is_not_the_one_of_the_recorded_calls_is_found_in_the_log(
     assert_eq!(same, sound);
     let other = check_told(&reader, &with("N is ")).await.expect("readable");
     assert_eq!((other.recomputed, other.differences.len()), (1, 1), "{other:?}");
+    server.finish().await;
+}
+
+/// A body that calls a tool, and keeps what it called it with.
+struct Keeps(Arc<Mutex<Option<SubCalls>>>);
+
+impl ServerTool for Keeps {
+    fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, BodyEnd> {
+        let sub_calls = context.sub_calls.expect("a call of a run may call tools");
+        async move {
+            let outcome = sub_calls.call("add".to_owned(), FILLER.to_owned()).await;
+            *self.0.lock().unwrap() = Some(sub_calls);
+            outcome.into()
+        }
+        .boxed()
+    }
+}
+
+#[tokio::test]
+async fn what_a_body_called_tools_with_calls_nothing_once_the_body_has_ended() {
+    let model = ScriptedModel::new([Script::calls(&[("c", "keeps", "{}")])]);
+    let server = TestServer::with_scripted(model).await;
+    let kept = Arc::default();
+    let any = json!({ "type": "object" });
+    let definition = ToolDefinition { approval: Approval::Never, ..ToolDefinition::new("keeps", "", any.clone(), any) };
+    server.app().tools.change(|tools| tools.register(definition, Arc::new(Keeps(Arc::clone(&kept))))).unwrap();
+    let (_, events) = server.client("ann").converse(&Question::new("go")).await;
+    assert_eq!(agui::results(&events)[0]["data"], json!({ "sum": 2 }));
+    let head = server.log().head().await;
+    let kept = kept.lock().unwrap().take().unwrap();
+    let outcome = kept.call("add".to_owned(), FILLER.to_owned()).await;
+    assert_eq!(outcome.error_code().as_deref(), Some("UNKNOWN_TOOL"));
+    assert_eq!(server.log().head().await, head, "before anything is recorded");
     server.finish().await;
 }

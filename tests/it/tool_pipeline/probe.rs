@@ -1,5 +1,5 @@
-//! A tool, a guard, a wrapper and a post-execute step that do what a call's arguments tell them to, and a trace of
-//! the stages that a call really passed.
+//! A policy, a guard, a wrapper, a tool and a post-execute step that do what a call's arguments tell them to, and a
+//! trace of the stages that a call really passed.
 //!
 //! For calls of a device's tools, whose arguments are not ours, the words stand in `path`: `guard=refuse`.
 
@@ -9,7 +9,10 @@ use devmind_domain::ErrorCode;
 use devmind_domain::canonical::call_hash;
 use devmind_domain::conversation::RunCancelReason;
 use devmind_domain::tool_call::{Risk, ToolError};
-use devmind_domain::tools::{Amendment, Approval, Guard, PostExecute, Refusal, ToolDefinition, ToolOutcome};
+use devmind_domain::tools::{
+    Amendment, Approval, Guard, Policy, PolicyAnswer, PolicyCall, PostExecute, Refusal, ToolDefinition, ToolOutcome,
+};
+use devmind_tests::Client;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
@@ -28,12 +31,18 @@ pub struct Probe {
     runs: ActiveRuns,
     trace: Arc<Mutex<Vec<String>>>,
     executed: Arc<Mutex<Vec<(Value, String)>>>,
+    grant: Arc<Mutex<Option<(Client, Value)>>>,
 }
 
 impl Probe {
     /// Hooks that can stop these runs.
     pub fn new(runs: ActiveRuns) -> Self {
-        Self { runs, trace: Arc::default(), executed: Arc::default() }
+        Self { runs, trace: Arc::default(), executed: Arc::default(), grant: Arc::default() }
+    }
+
+    /// A wrapper that is told to revoke takes this grant back, as this client.
+    pub fn may_revoke(&self, client: &Client, grant: Value) {
+        *self.grant.lock().unwrap() = Some((client.clone(), grant));
     }
 
     /// The stages since this was asked last.
@@ -127,6 +136,18 @@ fn word<'a>(arguments: &'a Value, hook: &str) -> &'a str {
     arguments[hook].as_str().or(in_path).unwrap_or_default()
 }
 
+impl Policy for Probe {
+    fn judge(&self, call: &PolicyCall) -> PolicyAnswer {
+        self.at("policy", &call.arguments);
+        match word(&call.arguments, "policy") {
+            "deny" => PolicyAnswer::Deny { code: "NOT_TODAY".to_owned(), reason: "the policy says no".to_owned() },
+            "lie" => PolicyAnswer::Deny { code: "APPROVAL_GIVEN".to_owned(), reason: String::new() },
+            "panic" => panic!("a fault of the policy"),
+            _ => PolicyAnswer::Pass,
+        }
+    }
+}
+
 struct Body(Probe, String);
 
 impl ServerTool for Body {
@@ -137,6 +158,7 @@ impl ServerTool for Body {
             self.0.at("body", &arguments);
             let outcome = match word(&arguments, "body") {
                 "panic" => panic!("a fault of the tool"),
+                "unknown" => return BodyEnd::unknown(ErrorCode::ResultUnknown, "it cannot tell what it did"),
                 "fail" => ToolOutcome::failure(ErrorCode::NotText, "it is binary"),
                 "fail_for_now" => ToolOutcome::failure(ErrorCode::IoError, "the disk is busy"),
                 "wrong" => ToolOutcome::success(json!({ "m": 1 })),
@@ -169,8 +191,15 @@ impl Wrapper for Around {
                 "refuse" => return Err(busy()),
                 "lie" => return Ok(()),
                 "panic_before" => panic!("a fault of the wrapper"),
-                _ => drop(next.run().await),
+                "revoke" => {
+                    let grant = self.0.grant.lock().unwrap().take();
+                    if let Some((client, grant)) = grant {
+                        client.post("/api/conversations/grants/revoke", &grant).await.ok();
+                    }
+                }
+                _ => {}
             }
+            drop(next.run().await);
             self.0.at("wrapper after", call.arguments);
             match word {
                 "fail" => Err(busy()),

@@ -9,6 +9,10 @@ pub enum Act {
     Approve,
     /// A person says no.
     Reject,
+    /// A person says nothing until it is too late.
+    Expire,
+    /// A person allowed it for the conversation before.
+    Granted,
     /// So many calls come before it in the same message.
     After(usize),
     /// A call that stops the run comes before it in the same message.
@@ -40,8 +44,10 @@ const fn row(
     Row { given, call, act, code, events, trace }
 }
 
-const WHOLE: &str = "guard, wrapper before, body, wrapper after, render, post, finalize";
+const WHOLE: &str = "policy, guard, wrapper before, body, wrapper after, render, post, finalize";
 const REFUSED: &str = "post, finalize";
+/// Refused at the policies.
+const JUDGED: &str = "policy, post, finalize";
 const RENDERED: &str = "requested, dispatched 1, result succeeded, revised render RENDERED";
 
 use Act::*;
@@ -138,7 +144,7 @@ pub const IN_SERVER: &[Row] = &[
         Approve,
         None,
         "requested, policy ask APPROVAL_REQUIRED by tool, approval allow APPROVAL_GIVEN by user:ann, dispatched 1, result succeeded",
-        "guard, wrapper before, body, wrapper after, post",
+        "policy, guard, wrapper before, body, wrapper after, post",
     ),
     row(
         "a person says no",
@@ -146,7 +152,55 @@ pub const IN_SERVER: &[Row] = &[
         Reject,
         Some("APPROVAL_REJECTED"),
         "requested, policy ask APPROVAL_REQUIRED by tool, approval deny APPROVAL_REJECTED by user:ann",
-        "post",
+        "policy, post",
+    ),
+    row(
+        "a policy refuses with a code and words of its own",
+        ("probe", r#"{"policy":"deny"}"#),
+        Nothing,
+        Some("NOT_TODAY"),
+        "requested, policy deny NOT_TODAY by policy:probe_policy",
+        JUDGED,
+    ),
+    row(
+        "a policy panics",
+        ("probe", r#"{"policy":"panic"}"#),
+        Nothing,
+        Some("POLICY_FAILED"),
+        "requested, policy deny POLICY_FAILED by policy:probe_policy",
+        JUDGED,
+    ),
+    row(
+        "a policy refuses with a code that is another stage's",
+        ("probe", r#"{"policy":"lie"}"#),
+        Nothing,
+        Some("POLICY_FAILED"),
+        "requested, policy deny POLICY_FAILED by policy:probe_policy",
+        JUDGED,
+    ),
+    row(
+        "nobody answers in time",
+        ("probe_asks", "{}"),
+        Expire,
+        Some("APPROVAL_EXPIRED"),
+        "requested, policy ask APPROVAL_REQUIRED by tool, approval deny APPROVAL_EXPIRED by clock",
+        "policy, post",
+    ),
+    row(
+        "a person allowed it for the conversation",
+        ("probe_asks", "{}"),
+        Granted,
+        None,
+        "requested, policy allow TOOL_ALLOWED by grant, dispatched 1, result succeeded",
+        "policy, guard, wrapper before, body, wrapper after, post",
+    ),
+    row(
+        "a person takes back what was allowed for the conversation, after the guards and before the dispatch",
+        ("probe_asks", r#"{"wrapper":"revoke"}"#),
+        Granted,
+        Some("APPROVAL_CANCELLED"),
+        "requested, policy allow TOOL_ALLOWED by grant, dispatch deny APPROVAL_CANCELLED by grant",
+        "policy, guard, wrapper before, wrapper after, post",
     ),
     // 2. guards.
     row(
@@ -155,7 +209,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("GUARD_REFUSED"),
         "requested, guard deny GUARD_REFUSED by probe_guard",
-        "guard, post, finalize",
+        "policy, guard, post, finalize",
     ),
     row(
         "a guard panics",
@@ -163,7 +217,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("GUARD_REFUSED"),
         "requested, guard deny GUARD_REFUSED by probe_guard",
-        "guard, post, finalize",
+        "policy, guard, post, finalize",
     ),
     row(
         "a guard refuses what a person allowed",
@@ -171,7 +225,7 @@ pub const IN_SERVER: &[Row] = &[
         Approve,
         Some("GUARD_REFUSED"),
         "requested, policy ask APPROVAL_REQUIRED by tool, approval allow APPROVAL_GIVEN by user:ann, guard deny GUARD_REFUSED by probe_guard",
-        "guard, post",
+        "policy, guard, post",
     ),
     // 3. wrappers.
     row(
@@ -180,7 +234,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("RATE_LIMITED"),
         "requested, execute deny RATE_LIMITED by probe_wrapper",
-        "guard, wrapper before, post, finalize",
+        "policy, guard, wrapper before, post, finalize",
     ),
     row(
         "a wrapper never runs the body and says it did",
@@ -188,7 +242,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("EXECUTION_FAILED"),
         "requested, execute deny EXECUTION_FAILED by probe_wrapper",
-        "guard, wrapper before, post, finalize",
+        "policy, guard, wrapper before, post, finalize",
     ),
     row(
         "a wrapper panics before the body",
@@ -196,7 +250,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("EXECUTION_FAILED"),
         "requested, execute deny EXECUTION_FAILED by probe_wrapper",
-        "guard, wrapper before, post, finalize",
+        "policy, guard, wrapper before, post, finalize",
     ),
     row(
         "a wrapper panics after the body",
@@ -204,7 +258,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("EXECUTION_FAILED"),
         "requested, dispatched 1, result succeeded, revised probe_wrapper EXECUTION_FAILED",
-        "guard, wrapper before, body, wrapper after, post, finalize",
+        "policy, guard, wrapper before, body, wrapper after, post, finalize",
     ),
     row(
         "a wrapper does not let a result stand",
@@ -212,7 +266,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("RATE_LIMITED"),
         "requested, dispatched 1, result succeeded, revised probe_wrapper RATE_LIMITED",
-        "guard, wrapper before, body, wrapper after, post, finalize",
+        "policy, guard, wrapper before, body, wrapper after, post, finalize",
     ),
     row(
         "a body that is late but ends when it is asked",
@@ -220,7 +274,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("TOOL_TIMEOUT"),
         "requested, dispatched 1, result succeeded, revised timeout TOOL_TIMEOUT",
-        "guard, wrapper before, body, wrapper after, post",
+        "policy, guard, wrapper before, body, wrapper after, post",
     ),
     row(
         "a failure that may pass, where running it again is safe",
@@ -228,7 +282,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("IO_ERROR"),
         "requested, dispatched 1, dispatched 2, result failed IO_ERROR",
-        "guard, wrapper before, body, wrapper after, wrapper before, body, wrapper after, post",
+        "policy, guard, wrapper before, body, wrapper after, wrapper before, body, wrapper after, post",
     ),
     row(
         "a failure that does not pass",
@@ -236,7 +290,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("NOT_TEXT"),
         "requested, dispatched 1, result failed NOT_TEXT",
-        "guard, wrapper before, body, wrapper after, post",
+        "policy, guard, wrapper before, body, wrapper after, post",
     ),
     row(
         "a failure that may pass, where nobody said that it is safe",
@@ -244,7 +298,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("IO_ERROR"),
         "requested, dispatched 1, result failed IO_ERROR",
-        "guard, wrapper before, body, wrapper after, post, finalize",
+        "policy, guard, wrapper before, body, wrapper after, post, finalize",
     ),
     // value → render.
     row(
@@ -253,7 +307,15 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("EXECUTION_FAILED"),
         "requested, dispatched 1, result failed EXECUTION_FAILED",
-        "guard, wrapper before, body, wrapper after, post, finalize",
+        "policy, guard, wrapper before, body, wrapper after, post, finalize",
+    ),
+    row(
+        "a body that cannot tell what it did",
+        ("probe", r#"{"body":"unknown"}"#),
+        Nothing,
+        Some("RESULT_UNKNOWN"),
+        "requested, dispatched 1, result indeterminate RESULT_UNKNOWN",
+        "policy, guard, wrapper before, body, wrapper after, post, finalize",
     ),
     row(
         "a value of another shape",
@@ -261,7 +323,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("INVALID_TOOL_OUTPUT"),
         "requested, dispatched 1, result succeeded, revised output INVALID_TOOL_OUTPUT",
-        "guard, wrapper before, body, wrapper after, post, finalize",
+        "policy, guard, wrapper before, body, wrapper after, post, finalize",
     ),
     row(
         "a value that no event holds",
@@ -269,7 +331,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("RESULT_TOO_LARGE"),
         "requested, dispatched 1, result failed RESULT_TOO_LARGE",
-        "guard, wrapper before, body, wrapper after, post, finalize",
+        "policy, guard, wrapper before, body, wrapper after, post, finalize",
     ),
     row(
         "a render that fails",
@@ -302,7 +364,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         None,
         "requested, dispatched 1, result succeeded, revised render RENDERED, revised probe_post VALUE_REPLACED, revised render RENDERED",
-        "guard, wrapper before, body, wrapper after, render, post, render, finalize",
+        "policy, guard, wrapper before, body, wrapper after, render, post, render, finalize",
     ),
     row(
         "a step that puts a value of another shape",
@@ -326,7 +388,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("BLOCKED_BY_POLICY"),
         "requested, guard deny GUARD_REFUSED by probe_guard, revised probe_post BLOCKED_BY_POLICY",
-        "guard, post, finalize",
+        "policy, guard, post, finalize",
     ),
     row(
         "a step that makes a success of a refusal",
@@ -334,7 +396,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("BLOCKED_BY_POLICY"),
         "requested, guard deny GUARD_REFUSED by probe_guard, revised probe_post BLOCKED_BY_POLICY",
-        "guard, post, finalize",
+        "policy, guard, post, finalize",
     ),
     row(
         "a step that panics",
@@ -351,7 +413,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("ABORTED_BEFORE_DISPATCH"),
         "requested, dispatch deny ABORTED_BEFORE_DISPATCH by stop",
-        "guard, post, finalize",
+        "policy, guard, post, finalize",
     ),
     row(
         "a stop between dispatch and body",
@@ -359,7 +421,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("ABORTED_BEFORE_DISPATCH"),
         "requested, dispatched 1, result cancelled ABORTED_BEFORE_DISPATCH",
-        "guard, wrapper before, wrapper after, post, finalize",
+        "policy, guard, wrapper before, wrapper after, post, finalize",
     ),
     row(
         "a stop while the body runs, which is awaited",
@@ -375,7 +437,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("NOT_TEXT"),
         "requested, dispatched 1, result failed NOT_TEXT",
-        "guard, wrapper before, body, wrapper after, post, finalize",
+        "policy, guard, wrapper before, body, wrapper after, post, finalize",
     ),
     row(
         "a stop after the body",
@@ -385,7 +447,22 @@ pub const IN_SERVER: &[Row] = &[
         "requested, dispatched 1, result succeeded, revised render RENDERED, revised stop ABORTED",
         WHOLE,
     ),
-    row("a stop before the call's turn has come", ("probe", "{}"), AfterStop, Some("TOOL_NOT_STARTED"), "", WHOLE),
+    row(
+        "a stop while the policies are heard",
+        ("probe", r#"{"stop":"policy"}"#),
+        Nothing,
+        Some("TOOL_NOT_STARTED"),
+        "",
+        "policy",
+    ),
+    row(
+        "a stop before the call's turn has come",
+        ("probe", "{}"),
+        AfterStop,
+        Some("TOOL_NOT_STARTED"),
+        "",
+        "policy, policy, guard, wrapper before, body, wrapper after, render, post, finalize",
+    ),
 ];
 
 /// Calls of a device's tools, with the real device program.
@@ -396,7 +473,7 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         None,
         "requested, dispatched 1, result succeeded",
-        "guard, wrapper before, wrapper after, post",
+        "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
         "a read that the person at the device allows",
@@ -404,7 +481,7 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         None,
         "requested, dispatched 1, result succeeded",
-        "guard, wrapper before, wrapper after, post",
+        "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
         "no such file",
@@ -412,7 +489,7 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         Some("PATH_NOT_FOUND"),
         "requested, dispatched 1, result rejected PATH_NOT_FOUND",
-        "guard, wrapper before, wrapper after, post",
+        "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
         "a path that leaves the workspace",
@@ -420,7 +497,7 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         Some("PATH_OUT_OF_SCOPE"),
         "requested, dispatched 1, result rejected PATH_OUT_OF_SCOPE",
-        "guard, wrapper before, wrapper after, post",
+        "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
         "a guard refuses",
@@ -428,7 +505,7 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         Some("GUARD_REFUSED"),
         "requested, guard deny GUARD_REFUSED by probe_guard",
-        "guard, post",
+        "policy, guard, post",
     ),
     row(
         "a wrapper refuses before anything is sent",
@@ -436,7 +513,7 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         Some("RATE_LIMITED"),
         "requested, execute deny RATE_LIMITED by probe_wrapper",
-        "guard, wrapper before, post",
+        "policy, guard, wrapper before, post",
     ),
     row(
         "a wrapper panics after the device has answered",
@@ -444,7 +521,7 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         Some("EXECUTION_FAILED"),
         "requested, dispatched 1, result succeeded, revised probe_wrapper EXECUTION_FAILED",
-        "guard, wrapper before, wrapper after, post",
+        "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
         "a step blocks what the device gave",
@@ -452,6 +529,14 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         Some("BLOCKED_BY_POLICY"),
         "requested, dispatched 1, result succeeded, revised probe_post BLOCKED_BY_POLICY",
+        "policy, guard, wrapper before, wrapper after, post",
+    ),
+    row(
+        "a person takes back what was allowed for the conversation, right before it is sent",
+        ("workspace_list_files", r#"{"path":"wrapper=revoke"}"#),
+        Granted,
+        Some("APPROVAL_CANCELLED"),
+        "requested, policy allow TOOL_ALLOWED by grant, dispatch deny APPROVAL_CANCELLED by grant",
         "guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -460,7 +545,7 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         Some("ABORTED_BEFORE_DISPATCH"),
         "requested, dispatch deny ABORTED_BEFORE_DISPATCH by stop",
-        "guard, post",
+        "policy, guard, post",
     ),
     row(
         "a stop after the device has answered",
@@ -468,14 +553,19 @@ pub const ON_DEVICE: &[Row] = &[
         Nothing,
         Some("ABORTED"),
         "requested, dispatched 1, result succeeded, revised stop ABORTED",
-        "guard, wrapper before, wrapper after, post",
+        "policy, guard, wrapper before, wrapper after, post",
     ),
 ];
 
-/// The codes of the pipeline, and where each is shown that no row shows.
-pub const ELSEWHERE: &[(&str, &str)] = &[
-    ("APPROVAL_EXPIRED", "approvals::silence_expires_an_approval_which_is_told_to_the_model_and_is_no_refusal"),
-    ("APPROVAL_UNAVAILABLE", "devmind-domain: an ask where there is nobody; dev_calls"),
-    ("APPROVAL_CANCELLED", "devmind-domain: a run whose question was taken back never asks its model again"),
-    ("RESULT_UNKNOWN", "channel_cases, crash, lost_servers: a device that goes away, a server that dies"),
+/// Calls in a server where nobody is asked.
+pub const UNATTENDED: &[Row] = &[
+    row(
+        "a person would be asked",
+        ("probe_asks", "{}"),
+        Nothing,
+        Some("APPROVAL_UNAVAILABLE"),
+        "requested, policy deny APPROVAL_UNAVAILABLE by absence",
+        "policy, post",
+    ),
+    row("nobody would be asked", ("probe", "{}"), Nothing, None, RENDERED, WHOLE),
 ];

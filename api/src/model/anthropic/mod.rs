@@ -7,6 +7,7 @@ use super::endpoint::{Endpoint, pieces};
 use super::{Model, ModelConfig, ModelFailure, ModelRequest, ModelStream};
 use crate::config::ConfigError;
 use async_trait::async_trait;
+use devmind_domain::agent::CallsInAnswer;
 use devmind_domain::limits::MODEL_MAX_TOKENS;
 use events::{Event, Reader};
 use futures::StreamExt;
@@ -59,6 +60,10 @@ impl Model for AnthropicModel {
             "max_tokens": self.max_tokens,
             "tool_choice": { "type": "auto", "disable_parallel_tool_use": !self.parallel_tool_calls },
         })
+    }
+
+    fn calls_in_answer(&self) -> CallsInAnswer {
+        if self.parallel_tool_calls { CallsInAnswer::Several } else { CallsInAnswer::One }
     }
 
     async fn ask(&self, request: ModelRequest) -> Result<ModelStream, ModelFailure> {

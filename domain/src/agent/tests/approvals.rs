@@ -4,8 +4,12 @@ use super::*;
 use crate::ErrorCode;
 use crate::canonical::call_hash;
 use crate::conversation::{Conversation, Interrupt, InterruptStatus, LatestTurn};
-use crate::tool_call::Decision;
-use crate::tools::{PolicyAnswer, Verdict};
+use crate::tool_call::{
+    Decision, ResultOrigin, ResultStatus, Risk, Target, ToolCall, ToolCallDecided, ToolCallRequested, ToolError,
+    ToolOutcomeRevised, ToolResultRecorded,
+};
+use crate::tools::{Amendment, PolicyAnswer, PostExecute, Verdict};
+use std::sync::Arc;
 
 pub(super) fn call(id: &str, name: &str, arguments: &str) -> ModelToolCall {
     ModelToolCall { id: id.into(), name: name.into(), arguments: arguments.into() }
@@ -243,7 +247,11 @@ fn a_halt_while_a_person_is_asked_leaves_the_loop_and_does_not_end_it_as_interru
 fn every_call_that_will_never_run_gets_one_result_that_says_why() {
     let mut thread = wants(&[guarded("x"), free("y"), guarded("z")]);
     thread.evolve(&result("y"));
-    let results = stand_in_results(&thread, &"g".into(), |_| ErrorCode::ToolNotStarted);
+    let not_started = |thread: &Thread| -> Vec<ToolResultObserved> {
+        let results = stand_in_results(thread, &"g".into(), |_| Arc::default(), None, ErrorCode::ToolNotStarted);
+        results.into_iter().map(|result| result.observed).collect()
+    };
+    let results = not_started(&thread);
     let ids: Vec<_> = results.iter().map(|result| result.tool_call_id.as_str()).collect();
     assert_eq!(ids, ["g:x", "g:z"], "in the model's order, and none for the call that has its result");
     for result in &results {
@@ -255,11 +263,93 @@ fn every_call_that_will_never_run_gets_one_result_that_says_why() {
     results.into_iter().for_each(|result| thread.evolve(&result.into()));
     let told: Vec<_> = prompt(&[], &thread).into_iter().skip(1).collect();
     assert!(matches!(&told[..], [Message::Tool { .. }, Message::Tool { .. }, Message::Tool { .. }]), "{told:?}");
-    assert!(
-        stand_in_results(&thread, &"g".into(), |_| ErrorCode::ToolNotStarted).is_empty(),
-        "a second time adds nothing"
-    );
-    assert!(stand_in_results(&Thread::default(), &"g".into(), |_| ErrorCode::ToolNotStarted).is_empty());
+    assert!(not_started(&thread).is_empty(), "a second time adds nothing");
+    assert!(not_started(&Thread::default()).is_empty());
+}
+
+/// What `add` came to in the log: a report, or the refusal of a stage.
+fn recorded(result: Option<Result<serde_json::Value, &str>>, tool_version: &str) -> ToolCall {
+    let request = ToolCallRequested {
+        conversation_id: "c".into(),
+        turn_id: "t".into(),
+        run_id: "r".into(),
+        user_id: "alice".into(),
+        graph_thread_id: "g".into(),
+        model_call_id: "y".into(),
+        parent_tool_call_id: None,
+        tool: "add".into(),
+        tool_version: tool_version.into(),
+        target: Target::Server,
+        device_id: None,
+        arguments: json!({ "a": 1, "b": 2 }),
+        call_hash: "h".into(),
+        risk: Risk::Low,
+    };
+    let mut call = ToolCall { request: Some(request), ..ToolCall::default() };
+    match result {
+        Some(Ok(output)) => call.evolve(
+            &ToolResultRecorded {
+                executed_attempt_no: 1,
+                status: ResultStatus::Succeeded,
+                output: Some(output),
+                output_sha256: None,
+                error: None,
+                started_at: None,
+                finished_at: None,
+                origin: ResultOrigin::Live,
+                connection_id: None,
+            }
+            .into(),
+        ),
+        Some(Err(words)) => {
+            let error = ToolError { code: "GUARD_REFUSED".into(), message: words.into() };
+            call.evolve(&ToolCallDecided::deny("guard", &error, "g").into());
+        }
+        None => {}
+    }
+    call
+}
+
+#[test]
+fn what_is_recorded_of_a_call_is_told_at_its_runs_end_and_only_else_the_code_of_the_end() {
+    let thread = wants(&[free("y")]);
+    let short = || vec![PostExecute::new("short", |_| Amendment::Content("short".into()))];
+    let told = |call: ToolCall, steps: Vec<PostExecute>| -> (String, usize) {
+        let (call, steps) = (Arc::new(call), Arc::from(steps));
+        let stages = Some(Stages { tools: catalogue(), post_execute: &steps });
+        let code = ErrorCode::ServerRestarted;
+        let results = stand_in_results(&thread, &"g".into(), |_| call.clone(), stages, code);
+        let [StandIn { observed, revisions }] = &results[..] else { panic!("{results:?}") };
+        assert_eq!(observed.ok, observed.error.is_none());
+        (observed.error.clone().unwrap_or_else(|| observed.content.clone()), revisions.len())
+    };
+    let sum = || recorded(Some(Ok(json!({ "sum": 3 }))), "1");
+    let revised = |content: &str| {
+        let content_hash = crate::canonical::sha256_hex(content.as_bytes());
+        let (by, reason) = ("short".into(), "CONTENT_REPLACED".into());
+        ToolCall { revisions: vec![ToolOutcomeRevised { by, reason, content_hash }], ..sum() }
+    };
+    let restarted = || ("SERVER_RESTARTED".to_owned(), 0);
+    let real = r#"{"data":{"sum":3},"ok":true,"tool":"add"}"#;
+    for (what, given, expected) in [
+        ("nothing is recorded", told(ToolCall::default(), vec![]), restarted()),
+        ("it was only requested", told(recorded(None, "1"), vec![]), restarted()),
+        ("a result", told(sum(), vec![]), (real.to_owned(), 0)),
+        ("a refusal", told(recorded(Some(Err("no")), "1"), vec![]), ("GUARD_REFUSED".to_owned(), 0)),
+        ("a result that a step changes", told(sum(), short()), ("short".to_owned(), 1)),
+        ("one that it has changed already", told(revised("short"), short()), ("short".to_owned(), 0)),
+        ("one that it had changed into something else", told(revised("other"), short()), restarted()),
+        ("of another version of the tool", told(recorded(Some(Ok(json!({ "sum": 3 }))), "2"), vec![]), restarted()),
+    ] {
+        assert_eq!(given, expected, "{what}");
+    }
+
+    let many = wants(&[free("y"), free("z")]);
+    let long = vec![PostExecute::new("long", |_| Amendment::Content("x".repeat(5 << 20)))].into();
+    let stages = Some(Stages { tools: catalogue(), post_execute: &long });
+    let results = stand_in_results(&many, &"g".into(), |_| Arc::new(sum()), stages, ErrorCode::ServerRestarted);
+    let codes: Vec<_> = results.iter().map(|result| result.observed.error.as_deref()).collect();
+    assert_eq!(codes, [None, Some("SERVER_RESTARTED")], "one append must hold them all");
 }
 
 #[test]

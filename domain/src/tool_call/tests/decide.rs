@@ -8,7 +8,7 @@ fn decided(decision: Decision, by: &str) -> ToolCallDecided {
         Decision::Ask => "APPROVAL_REQUIRED",
         Decision::Deny => "APPROVAL_REJECTED",
     };
-    ToolCallDecided { stage: "approval".into(), decision, code: code.into(), by: by.into() }
+    ToolCallDecided { stage: "approval".into(), decision, code: code.into(), by: by.into(), reason: None }
 }
 fn decide(path: &str, decision: Decision) -> Command {
     Command::Decide { request: Box::new(request(path)), decided: decided(decision, "pipeline") }
@@ -128,19 +128,28 @@ fn a_call_that_waits_for_a_person_was_never_sent_so_nobody_can_report_or_take_it
 }
 
 #[test]
-fn what_a_later_stage_made_of_an_outcome_is_recorded_and_changes_nothing_of_the_call() {
+fn what_a_later_stage_made_of_an_outcome_is_recorded_once_and_changes_nothing_else_of_the_call() {
     let revised = ToolOutcomeRevised { by: "render".into(), reason: "RENDER_FAILED".into(), content_hash: "h".into() };
     check(&[], Command::Revise(vec![revised.clone()]), Err(ToolCallError::Unknown));
     let before = refused();
     check(&before, Command::Revise(vec![revised.clone()]), Ok(vec![revised.clone().into()]));
-    let after: Vec<Event> = before.iter().cloned().chain([revised.into()]).collect();
-    assert_eq!(fold(&after), fold(&before));
+    let after: Vec<Event> = before.iter().cloned().chain([revised.clone().into()]).collect();
+    assert_eq!(ToolCall { revisions: vec![], ..fold(&after) }, fold(&before));
+    check(&after, Command::Revise(vec![revised.clone()]), Ok(vec![]));
+    let other = ToolOutcomeRevised { content_hash: "other".into(), ..revised };
+    check(&after, Command::Revise(vec![other.clone()]), Ok(vec![other.into()]));
 }
 
 #[test]
 fn what_was_decided_first_is_the_verdict_and_a_persons_answer_is_the_conversations_to_tell() {
     let policy = |decision, by: &str| {
-        Event::from(ToolCallDecided { stage: "policy".into(), decision, code: "CODE".into(), by: by.into() })
+        Event::from(ToolCallDecided {
+            stage: "policy".into(),
+            decision,
+            code: "CODE".into(),
+            by: by.into(),
+            reason: None,
+        })
     };
     let asked = || vec![request("a").into(), policy(Ask, "policy:p")];
     let answered = Event::from(decided(Allow, "user:alice"));

@@ -126,7 +126,7 @@ pub struct Verdict {
     pub code: String,
     /// `policy:<id>`, `grant:<id>`, [`BY_TOOL`] or [`BY_ABSENCE`].
     pub by: String,
-    /// Words for the model or for the person; empty in what is read back from a log.
+    /// Words for the model or for the person; empty where it is allowed, and in older logs.
     pub reason: String,
 }
 
@@ -142,13 +142,14 @@ impl Verdict {
             decision: self.decision,
             code: self.code.clone(),
             by: self.by.clone(),
+            reason: Some(self.reason.clone()).filter(|words| !words.is_empty()),
         }
     }
 
     /// As it was recorded: it counts, whatever the rules have become.
     pub fn recorded(decided: &ToolCallDecided) -> Self {
-        let ToolCallDecided { stage: _, decision, code, by } = decided.clone();
-        Self { decision, code, by, reason: String::new() }
+        let ToolCallDecided { stage: _, decision, code, by, reason } = decided.clone();
+        Self { decision, code, by, reason: reason.unwrap_or_default() }
     }
 
     /// The grant that allowed the call, if one did.
@@ -163,9 +164,7 @@ impl Verdict {
 
     /// Why the call is refused, for the model.
     pub fn error(&self) -> ToolError {
-        let help = ErrorCode::parse(&self.code).map_or("a policy refuses this call", ErrorCode::help);
-        let message = if self.reason.is_empty() { help.to_owned() } else { self.reason.clone() };
-        ToolError { code: self.code.clone(), message }
+        self.decided().error()
     }
 
     /// Allowed under a grant that was taken back before the call began.

@@ -143,6 +143,33 @@ fn what_the_model_sees_differs_from_the_result_only_with_a_revision_that_says_wh
 }
 
 #[test]
+fn a_program_gets_no_value_in_whose_place_a_step_put_other_words() {
+    let steps = |list: Vec<Amendment>| list.into_iter().map(|amendment| step("a", amendment)).collect::<Vec<_>>();
+    let words = || Amendment::Content("words".into());
+    let value = || Amendment::Value(json!({"sum": 2}));
+    for (what, list, ended, given) in [
+        ("words", vec![words()], good(), Ok(json!("words"))),
+        ("words for a failure", vec![words()], bad(), Err(("IO_ERROR", "words"))),
+        ("words, and nothing after", vec![words(), Amendment::Keep], good(), Ok(json!("words"))),
+        ("a value after words", vec![words(), value()], good(), Ok(json!({"sum": 2}))),
+        ("words after a value", vec![value(), words()], good(), Ok(json!("words"))),
+        (
+            "held back after words",
+            vec![words(), Amendment::Block("no".into())],
+            good(),
+            Err(("BLOCKED_BY_POLICY", "no")),
+        ),
+    ] {
+        let outcome = seen(|_| {}, steps(list), ended).outcome.result;
+        let given = given.map_err(|(code, words)| ToolError { code: code.into(), message: words.into() });
+        assert_eq!(outcome, given, "{what}");
+    }
+    // The last word about the text alone is the tool's own: its value is what it is.
+    let shouted = seen(|tool| tool.finalize_content = Some(Arc::new(|text| text + "!")), vec![], good());
+    assert_eq!(shouted.outcome, good());
+}
+
+#[test]
 fn a_step_sees_refusals_also_of_tools_that_do_not_exist() {
     let steps: Arc<[PostExecute]> = Arc::new([PostExecute::new("a", |call| {
         Amendment::Block(format!("{} {}", call.tool, call.outcome.error_code().unwrap_or_default()))

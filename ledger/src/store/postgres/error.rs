@@ -17,14 +17,14 @@ pub(super) fn lost_connection(error: &sqlx::Error) -> bool {
 /// where the connection was lost nobody has said so.
 pub(super) fn of_store(place: &str, error: sqlx::Error) -> Failure {
     match sqlstate(&error) {
-        Some(_) if lost_connection(&error) => Failure::AtCommit(error),
+        Some(_) if lost_connection(&error) => Failure::AtCommit(error.into()),
         // Data exceptions, integrity violations, limits: https://www.postgresql.org/docs/15/errcodes-appendix.html
         Some(state) if ["22", "23", "54"].iter().any(|class| state.starts_with(class)) => {
             Failure::Data(error.to_string())
         }
         Some(_) => before(place, &error),
         None if matches!(error, sqlx::Error::Encode(_)) => Failure::Data(error.to_string()),
-        None => Failure::AtCommit(error),
+        None => Failure::AtCommit(error.into()),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::filed::Filed;
 use crate::limits::{COMMIT_WAIT, CONNECT_WAIT, DOUBT_WAIT, RECONNECT_PAUSE};
 use crate::place::PostgresUrl;
 use crate::store::rows::{COLUMNS, stored_event};
-use crate::store::{Batch, Failure, HeadRow, KeyRow, Look, Seen, WriteLog, as_i64};
+use crate::store::{Batch, CommitError, Failure, HeadRow, KeyRow, Look, Seen, WriteLog, as_i64};
 use devmind_domain::Timestamp;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use sqlx::postgres::PgConnection;
@@ -284,7 +284,7 @@ impl WriteLog for PgWriter {
     async fn store(&mut self, batch: &Batch<'_>) -> Result<(), Failure> {
         #[cfg(test)]
         if let Some(error) = self.faults.before_store() {
-            return Err(Failure::AtCommit(error));
+            return Err(Failure::AtCommit(error.into()));
         }
         let stored = bounded(COMMIT_WAIT, self.write(batch)).await;
         #[cfg(test)]
@@ -317,7 +317,7 @@ impl WriteLog for PgWriter {
         }
     }
 
-    async fn settle(&mut self, event_id: Option<&str>, error: &sqlx::Error) -> Result<bool, String> {
+    async fn settle(&mut self, event_id: Option<&str>, error: &CommitError) -> Result<bool, String> {
         tracing::warn!(%error, database = self.place, "a commit is in doubt; asking the database");
         // Whatever state the old connection is in, it is not asked.
         self.connection = None;

@@ -1,16 +1,18 @@
 //! Opening the file: the lock, the checks that come before anything is written, the migrations,
 //! and the comparison of the head with the newest event.
 
+use super::file::Writable;
 use super::partition;
 use super::read::SqliteLog;
 use super::write::SqliteWriter;
 use crate::error::LedgerError;
 use crate::limits::{BUSY_TIMEOUT, LOCK_PAUSE, LOCK_WAIT, READ_CONNECTIONS};
 use crate::store::rows::{COLUMNS, stored_event};
-use crate::store::{Opened, ReadLog};
+use crate::store::{HeadRow, Opened, ReadLog, as_i64};
 use devmind_domain::Timestamp;
+use devmind_domain::canonical::Hash;
 use sqlx::migrate::{MigrateError, Migrator};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{ConnectOptions, Connection, SqliteConnection, SqlitePool};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read};
@@ -25,8 +27,7 @@ const APPLICATION_ID: i64 = 0x444d_4c47;
 /// What every SQLite file begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// `PRAGMA synchronous = FULL`: a commit is on the disk when it returns.
-const SYNCHRONOUS_FULL: i64 = 2;
+const COMPARE: &str = "compare the head with the events";
 
 /// The lock file's name, beside the log.
 const LOCK_FILE: &str = "ledger.lock";
@@ -39,21 +40,19 @@ pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
     } else {
         create_private(file)?;
     }
-    let options = SqliteConnectOptions::new()
-        .filename(file)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(BUSY_TIMEOUT);
+    let writable = writable(file, lock).await?;
+    let options = SqliteConnectOptions::new().filename(file).foreign_keys(true).busy_timeout(BUSY_TIMEOUT);
     let mut connection = options.connect().await.map_err(|error| fail(file, "open", &error))?;
-    check_durability(file, &mut connection).await?;
     MIGRATIONS.run(&mut connection).await.map_err(|error| migration_error(file, error))?;
-    let last_recorded_at = check_head(file, &mut connection).await?;
-    let read = SqliteLog::new(file, read_pool(file).await?);
+    let head_row = writable.head().map_err(|error| LedgerError::from_sqlite(&place(file), COMPARE, &error))?;
+    let head_row = head_row.map_err(|reason| corrupt(file, reason))?;
+    let last_recorded_at = check_head(file, head_row, &mut connection).await?;
+    connection.close().await.map_err(|error| fail(file, "migrate", &error))?;
+    let read = Arc::new(SqliteLog::new(file, read_pool(file).await?));
     let head = read.head().await.map_err(|error| fail(file, "read the head", &error))?;
     let ledger_id = read.ledger_id().await.map_err(|error| fail(file, "read the ledger's id", &error))?;
-    let write = Box::new(SqliteWriter::new(file, connection, lock));
-    Ok(Opened { write, read: Arc::new(read), head, ledger_id, last_recorded_at })
+    let write = Box::new(SqliteWriter::new(file, writable, Arc::clone(&read)));
+    Ok(Opened { write, read, head, ledger_id, last_recorded_at })
 }
 
 /// Opens an existing ledger for reading alone. The log is neither locked nor changed; beside a log at
@@ -71,6 +70,16 @@ pub(crate) async fn open_reader(file: &Path) -> Result<(SqliteLog, String), Ledg
     let log = SqliteLog::new(file, read_pool(file).await?);
     let ledger_id = log.ledger_id().await.map_err(|error| fail(file, "read the ledger's id", &error))?;
     Ok((log, ledger_id))
+}
+
+/// Says how long a log is of which a file holds a part: for reading alone, as nothing can be appended to it.
+pub(crate) async fn set_head(file: &Path, size: u64, root: &Hash) -> Result<(), LedgerError> {
+    let failed = |error| fail(file, "set the head", &error);
+    let mut connection = SqliteConnectOptions::new().filename(file).connect().await.map_err(failed)?;
+    let head = sqlx::query("UPDATE head SET size = ?, root = ? WHERE partition = ?");
+    let head = head.bind(as_i64(size)).bind(root.as_slice()).bind(partition());
+    head.execute(&mut connection).await.map_err(failed)?;
+    connection.close().await.map_err(failed)
 }
 
 /// Looks at an existing file without writing: is it a ledger, and of which schema?
@@ -111,29 +120,20 @@ async fn look(file: &Path, connection: &mut SqliteConnection) -> Result<i64, Led
     }
 }
 
-/// SQLite falls back in silence where a file system cannot do what the settings ask for.
-async fn check_durability(file: &Path, connection: &mut SqliteConnection) -> Result<(), LedgerError> {
-    let sql = "SELECT journal_mode, synchronous FROM pragma_journal_mode, pragma_synchronous";
-    let (journal, synchronous): (String, i64) =
-        sqlx::query_as(sql).fetch_one(connection).await.map_err(|error| fail(file, "check its settings", &error))?;
-    if journal == "wal" && synchronous >= SYNCHRONOUS_FULL {
-        return Ok(());
-    }
-    let reason = format!(
-        "its file system does not allow a write-ahead log with full synchronisation \
-         (journal_mode {journal}, synchronous {synchronous}): use a local disk"
-    );
-    Err(unavailable(file, reason))
-}
-
 fn newest_known() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
+/// The connection that writes, opened on a thread that may block.
+async fn writable(file: &Path, lock: File) -> Result<Writable, LedgerError> {
+    let path = file.to_owned();
+    let opened = tokio::task::spawn_blocking(move || Writable::open(&path, lock)).await;
+    opened.unwrap_or_else(|error| Err(unavailable(file, error.to_string())))
+}
+
 /// The head row must be what the newest event says; the rest is left to `verify`.
-async fn check_head(file: &Path, connection: &mut SqliteConnection) -> Result<Timestamp, LedgerError> {
-    let failed = |error| fail(file, "compare the head with the events", &error);
-    let head = super::write::read_head(connection).await.map_err(failed)?.map_err(|reason| corrupt(file, reason))?;
+async fn check_head(file: &Path, head: HeadRow, connection: &mut SqliteConnection) -> Result<Timestamp, LedgerError> {
+    let failed = |error| fail(file, COMPARE, &error);
     let newest = format!("SELECT {COLUMNS} FROM events WHERE partition = ? ORDER BY position DESC LIMIT 1");
     let row = sqlx::query(&newest).bind(partition()).fetch_optional(&mut *connection).await.map_err(failed)?;
     let newest = row.as_ref().map(stored_event).transpose().map_err(failed)?;
