@@ -44,7 +44,7 @@ pub(crate) struct PgLog {
 
 impl PgLog {
     pub fn new(url: &PostgresUrl, connections: PgConnections, own: String) -> Self {
-        Self { place: url.to_string(), connections, own, versions: Versions::default() }
+        Self { place: url.to_string(), connections, own, versions: Versions::new(url) }
     }
 
     pub async fn ledger_id(&self) -> Result<String, sqlx::Error> {
@@ -125,7 +125,7 @@ impl ReadLog for PgLog {
     }
 
     async fn version(&self, stream: &StreamId) -> Result<Option<u64>, sqlx::Error> {
-        self.versions.of(&self.connections, stream).await.map(Some)
+        self.versions.of(stream).await.map(Some)
     }
 
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
@@ -250,6 +250,7 @@ impl ReadLog for PgLog {
     }
 
     async fn close(&self) {
+        self.versions.close().await;
         self.connections.close().await;
     }
 }

@@ -2,18 +2,26 @@
 //! appends share a flush. Most reads of a stream find nothing new, and this is all that they need to know.
 
 use super::connections::PgConnections;
+use crate::place::PostgresUrl;
 use devmind_domain::event::StreamId;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 /// Streams in one question, at most.
 const MAX_ASKED: usize = 256;
+/// Planned once: PostgreSQL would take a question about few streams for cheaper than the plan that suits all, and
+/// plan each anew, which costs many times what answering does.
+const SESSION: [(&str, &str); 3] =
+    [("plan_cache_mode", "force_generic_plan"), ("enable_seqscan", "off"), ("jit", "off")];
+/// One for the question under way; others only where one was lost.
+const CONNECTIONS: u32 = 2;
 
 type Asking = (StreamId, oneshot::Sender<u64>);
 
 /// The questions of one process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Versions {
+    connections: PgConnections,
     waiting: Mutex<Vec<Asking>>,
     /// Held while a question is under way.
     turn: tokio::sync::Mutex<()>,
@@ -22,8 +30,18 @@ pub(super) struct Versions {
 }
 
 impl Versions {
+    pub fn new(url: &PostgresUrl) -> Self {
+        Self {
+            connections: PgConnections::new(CONNECTIONS, url, &SESSION),
+            waiting: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            #[cfg(test)]
+            questions: std::sync::atomic::AtomicU64::default(),
+        }
+    }
+
     /// The number of the stream's newest event, 0 where there is none: of a moment after this was called.
-    pub async fn of(&self, connections: &PgConnections, stream: &StreamId) -> Result<u64, sqlx::Error> {
+    pub async fn of(&self, stream: &StreamId) -> Result<u64, sqlx::Error> {
         let (answer, mut answered) = oneshot::channel();
         self.waiting().push((stream.clone(), answer));
         loop {
@@ -42,7 +60,7 @@ impl Versions {
                 Err(TryRecvError::Empty) => {}
             }
             let asked = self.take();
-            let versions = self.ask(connections, &asked).await?;
+            let versions = self.ask(&asked).await?;
             for ((_, answer), version) in asked.into_iter().zip(versions) {
                 // Who asked may be gone.
                 let _ = answer.send(version);
@@ -51,7 +69,7 @@ impl Versions {
         }
         // Whoever asked for all failed, or was given up: each for itself.
         let (answer, _) = oneshot::channel();
-        let alone = self.ask(connections, &[(stream.clone(), answer)]).await?;
+        let alone = self.ask(&[(stream.clone(), answer)]).await?;
         alone.first().copied().ok_or(sqlx::Error::RowNotFound)
     }
 
@@ -61,7 +79,7 @@ impl Versions {
         waiting.drain(..most).collect()
     }
 
-    async fn ask(&self, connections: &PgConnections, asked: &[Asking]) -> Result<Vec<u64>, sqlx::Error> {
+    async fn ask(&self, asked: &[Asking]) -> Result<Vec<u64>, sqlx::Error> {
         #[cfg(test)]
         self.questions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let kinds: Vec<&str> = asked.iter().map(|(stream, _)| stream.aggregate_type.as_str()).collect();
@@ -73,10 +91,14 @@ impl Versions {
         )
         .bind(kinds)
         .bind(ids);
-        let mut connection = connections.take().await?;
+        let mut connection = self.connections.take().await?;
         let versions: Vec<i64> = query.fetch_one(&mut *connection).await?;
         connection.give_back();
         Ok(versions.into_iter().map(|version| u64::try_from(version).unwrap_or(0)).collect())
+    }
+
+    pub async fn close(&self) {
+        self.connections.close().await;
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Asking>> {
@@ -101,11 +123,11 @@ mod tests {
             ledger.append(append_events(&count.to_string(), 0, events(count))).await.expect("appended");
         }
         let url = folder.url().parse().expect("a URL");
-        let (connections, versions) = (PgConnections::new(2, &url, &[]), Arc::new(Versions::default()));
+        let versions = Arc::new(Versions::new(&url));
         let under_way = versions.turn.lock().await;
         let ask = |n: usize| {
-            let (connections, versions) = (connections.clone(), versions.clone());
-            tokio::spawn(async move { versions.of(&connections, &stream(&n.to_string())).await.expect("answered") })
+            let versions = versions.clone();
+            tokio::spawn(async move { versions.of(&stream(&n.to_string())).await.expect("answered") })
         };
         let asking: Vec<_> = (0..=8).map(ask).collect();
         while versions.waiting().len() < asking.len() {
