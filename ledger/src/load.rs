@@ -21,7 +21,11 @@ pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(Arc<A>
     let stream = StreamId::new(A::TYPE, id);
     let (mut state, mut version) = reader.cache().get::<A>(&stream).unwrap_or_default();
     let known = version;
-    let mut page = reader.stream_page(&stream, version, SNAPSHOT_EVERY as u32 + 1).await?;
+    let newest = reader.store().version(&stream).await.map_err(|error| reader.error("read a version", &error))?;
+    let mut page = match newest {
+        Some(newest) if newest <= known => Vec::new(),
+        Some(_) | None => reader.stream_page(&stream, version, SNAPSHOT_EVERY as u32 + 1).await?,
+    };
     if version == 0 && page.len() as u64 > SNAPSHOT_EVERY {
         // Only a stream that is long enough to have a stored state pays for looking.
         if let Some((stored, at)) = stored_state::<A>(reader, &stream).await? {

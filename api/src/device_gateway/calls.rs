@@ -20,7 +20,7 @@ use devmind_domain::tool_call::*;
 use devmind_domain::tools::ToolOutcome;
 use devmind_domain::tools::catalogue;
 use devmind_domain::{ErrorCode, Timestamp};
-use devmind_ledger::{ExecuteError, Executed, Ledger, execute, load};
+use devmind_ledger::{ExecuteError, Executed, Ledger, execute, load, remembered};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,9 @@ impl Gateway {
             return call.refuse(request, ErrorCode::DesktopDeviceNotSelected).await;
         };
         let user_id = request.user_id.clone();
-        let route = self.route(reader, claim, &user_id, &device_id, &request).await.map_err(ExecuteError::Ledger)?;
+        let routing = self.route(reader, claim, &user_id, &device_id, &request);
+        let reading = load::<ToolCall>(reader, id.as_str());
+        let (route, (known, version)) = futures::try_join!(routing, reading).map_err(ExecuteError::Ledger)?;
         let route = match route {
             Ok(route) => route,
             Err(code) => return call.refuse(request, code).await,
@@ -83,7 +85,6 @@ impl Gateway {
         if !is_asked && !self.rates.listings.allows(&(user_id.clone(), device_id.clone())) {
             return call.refuse(request, ErrorCode::RateLimited).await;
         }
-        let (known, version) = load::<ToolCall>(reader, id.as_str()).await.map_err(ExecuteError::Ledger)?;
         let (requested_at, joins_elsewhere) = match version {
             0 => (None, false),
             _ => (
@@ -114,6 +115,7 @@ impl Gateway {
             dispatch: Some(dispatch),
             requested_at,
             state: Arc::default(),
+            made: None,
             stopped: None,
             failed: None,
             waiting_since: Instant::now(),
@@ -167,6 +169,8 @@ struct Caller<'a> {
     requested_at: Option<Timestamp>,
     /// The call as it was read last.
     state: Arc<ToolCall>,
+    /// The call as it stands right after it was made known, until that is looked at.
+    made: Option<Arc<ToolCall>>,
     /// Why the run was told to stop.
     stopped: Option<StopReason>,
     /// What the ledger, or the rules, said last when they did not take something.
@@ -200,8 +204,9 @@ impl Caller<'_> {
                 let dispatch = self.dispatch.take()?;
                 match self.call.dispatch(dispatch).await {
                     Ok(done) => {
-                        let first = done.events.first().map(|event| event.recorded_at);
-                        self.requested_at = self.requested_at.or(first);
+                        let first = done.events.first();
+                        self.requested_at = self.requested_at.or(first.map(|event| event.recorded_at));
+                        self.made = first.filter(|event| event.sequence == 1).map(|_| done.state);
                         Input::Dispatched
                     }
                     // Another hash under one id, another device: the model gets the code.
@@ -217,7 +222,7 @@ impl Caller<'_> {
                     Err(error) => self.in_doubt(error),
                 }
             }
-            Effect::Read => match self.call.state().await {
+            Effect::Read => match self.read().await {
                 Ok(state) => Input::Read(self.now_stands(state)),
                 Err(error) => self.in_doubt(error),
             },
@@ -257,6 +262,20 @@ impl Caller<'_> {
         let attempt = self.state.attempts.iter().find(|attempt| attempt.attempt_no == attempt_no)?;
         let title = self.call.context.conversation_title.clone();
         request_frame(self.call.id, &self.state, attempt, self.requested_at.unwrap_or_else(now), title)
+    }
+
+    /// How the call stands, as its stream says.
+    async fn read(&mut self) -> Result<Arc<ToolCall>, CallError> {
+        // Nobody can have reported a call that nobody knew before this very append: it stands as it was committed.
+        if let Some(made) = self.made.take() {
+            return Ok(made);
+        }
+        // A result that this process recorded itself, or has read before, stays what it is.
+        let seen = remembered::<ToolCall>(self.call.ledger.reader(), self.call.id.as_str());
+        match seen.filter(|call| call.result.is_some()) {
+            Some(settled) => Ok(settled),
+            None => self.call.state().await,
+        }
     }
 
     async fn wait(&mut self) -> Input {

@@ -77,13 +77,6 @@ impl Taking<'_> {
                 self.app.gateway.waiters.wake(&key(self.connection, &self.id), None);
                 return Ok(None);
             }
-            ReportEffect::RecordAck(disposition) => {
-                let connection_id = self.connection.id.clone();
-                match self.command(ToolCallCommand::Acknowledge { connection_id, disposition }).await {
-                    Ok(_) => ReportInput::AckRecorded,
-                    Err(error) => self.in_doubt(error),
-                }
-            }
             ReportEffect::SendAck(disposition) => {
                 self.answers.push(ServerFrame::Ack { tool_call_id: self.id.clone(), disposition });
                 return Ok(None);
@@ -113,9 +106,11 @@ impl Taking<'_> {
             user_id: self.connection.user_id.clone(),
             device_id: self.connection.device_id.clone(),
             journal_id: self.connection.journal_id.clone(),
+            connection_id: self.connection.id.clone(),
         };
         match self.command(ToolCallCommand::RecordResult { result: Box::new(result.clone()), reporter }).await {
-            Ok(done) if done.events.is_empty() => ReportInput::Recorded(done.state.disposition_of(&result)),
+            // The acknowledgement alone: another report was recorded before.
+            Ok(done) if done.events.len() == 1 => ReportInput::Recorded(done.state.disposition_of(&result)),
             Ok(_) => ReportInput::Recorded(Disposition::Stored),
             Err(ExecuteError::Refused(error)) => {
                 self.problem = Some(error.to_string());

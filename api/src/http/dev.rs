@@ -13,10 +13,11 @@ use axum::Json;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use devmind_domain::ErrorCode;
-use devmind_domain::ids::ToolCallId;
+use devmind_domain::ids::{RunId, ToolCallId};
 use devmind_domain::thread::ModelToolCall;
 use devmind_domain::tool_call::{Target, ToolError};
 use devmind_domain::tools::{ToolOutcome, admit, catalogue};
+use devmind_projections::RunRow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
@@ -67,6 +68,15 @@ pub struct Called {
 
 refusals!(Refusals: PERSONAL, CHANGE; NotFound, Forbidden, RunNotFound, UnknownTool, InvalidArguments);
 
+/// The run. Whose it is, its thread and its device never change, so what the views know of it already will do.
+async fn find_run(app: &App, run_id: &RunId) -> ApiResult<RunRow> {
+    if let Some(run) = app.views.find_run(run_id).await? {
+        return Ok(run);
+    }
+    app.caught_up(&["conversation"]).await?;
+    app.views.find_run(run_id).await?.ok_or_else(|| ApiError::of(ErrorCode::RunNotFound))
+}
+
 /// Calls a device tool without a model, in development mode on a loopback address; elsewhere 404.
 ///
 /// A client that goes away does not take the call back; stopping the run does.
@@ -78,8 +88,7 @@ pub async fn call_tool(
     Author(user): Author,
     Body(body): Body<CallBody>,
 ) -> ApiResult<Json<Called>> {
-    app.caught_up(&["conversation"]).await?;
-    let run = app.views.find_run(&body.run_id.id()).await?.ok_or_else(|| ApiError::of(ErrorCode::RunNotFound))?;
+    let run = find_run(&app, &body.run_id.id()).await?;
     if run.user_id != user {
         return Err(ApiError::of(ErrorCode::Forbidden));
     }

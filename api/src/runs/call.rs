@@ -137,11 +137,15 @@ impl Calls {
         request: &ToolCallRequested,
     ) -> Result<Result<(), (String, Refusal)>, Halt> {
         let reader = self.app.ledger.reader();
-        let (conversation, call) = futures::try_join!(
-            load::<Conversation>(reader, self.run.conversation_id.as_str()),
-            load::<ToolCall>(reader, id.as_str())
-        )?;
-        let (conversation, call) = (&*conversation.0, &*call.0);
+        let conversation = async {
+            match self.claimed {
+                true => load::<Conversation>(reader, self.run.conversation_id.as_str()).await.map(|(state, _)| state),
+                // What is decided in a conversation is decided for its runs.
+                false => Ok(Arc::default()),
+            }
+        };
+        let (conversation, (call, _)) = futures::try_join!(conversation, load::<ToolCall>(reader, id.as_str()))?;
+        let (conversation, call) = (&*conversation, &*call);
         let mut approvals = Approvals::of(conversation, &self.run.graph_thread_id);
         let verdict = call.verdict().unwrap_or_else(|| Verdict::of_tool(definition.approval));
         approvals.judged(id.clone(), request.call_hash.clone(), verdict);

@@ -12,7 +12,7 @@ use devmind_domain::conversation::Conversation;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::ModelToolCall;
 use devmind_domain::tool_call::ToolCall;
-use devmind_domain::tools::{PolicyCall, Verdict, admit, conclude};
+use devmind_domain::tools::{PolicyCall, Verdict, admit, conclude, would_ask};
 use devmind_ledger::load;
 use std::sync::Arc;
 
@@ -39,7 +39,11 @@ impl Calls {
             None => {
                 let call = PolicyCall::of(definition, &request);
                 let word = self.app.policies.first_word(&call).await;
-                conclude(word, &self.conversation().await?.0.grants, &call, somebody)
+                let conversation = match would_ask(word.as_ref(), &call) {
+                    true => self.conversation().await?.0,
+                    false => Arc::default(),
+                };
+                conclude(word, &conversation.grants, &call, somebody)
             }
         };
         Ok(Some(Judged { tool_call_id, call_hash: admission.call_hash, verdict }))

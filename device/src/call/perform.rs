@@ -12,7 +12,7 @@ use devmind_domain::device_channel::device_call::{Answer, Effect, Failure, Input
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::TOOL_EXECUTION_MS;
 use devmind_domain::protocol::{CallRequest, CallResult, DeviceFrame};
-use devmind_domain::tool_call::ResultStatus;
+use devmind_domain::tool_call::{Phase, ResultStatus};
 use devmind_domain::tools::ToolDefinition;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -22,6 +22,9 @@ use tokio::time::timeout;
 /// How much longer than its time a blocked tool is waited for: one that watches its limits ends by
 /// itself.
 const GRACE: Duration = Duration::from_secs(1);
+/// Of a call that nobody is asked about it is told that it runs when it has run for so long: most have ended by then,
+/// and their result says it all.
+const TOLD_AFTER: Duration = Duration::from_millis(50);
 /// How long a call waits for one of the slots of blocking work before it is refused as too much.
 const SLOT_WAIT: Duration = Duration::from_secs(1);
 
@@ -32,7 +35,11 @@ pub(super) struct Work {
     stored: Option<CallResult>,
     /// What was examined.
     ready: Option<Ready>,
-    /// The slot to execute in.
+    /// Whether a person was asked: then it is news at once that the question is closed.
+    was_asked: bool,
+    /// That it runs, which is not told yet.
+    untold: Option<DeviceFrame>,
+    /// The slot to execute in, where the call is about to begin.
     slot: Option<OwnedSemaphorePermit>,
 }
 
@@ -73,6 +80,7 @@ impl Calls {
                 journal.reserve(request, call.owner()).await.map_or_else(declined, |()| Input::Journalled)
             }
             Effect::Ask => {
+                work.was_asked = true;
                 let question = question(call, request, work.ready.as_ref()?);
                 let open = call.interrupt.child_token();
                 let _closes = open.clone().drop_guard();
@@ -96,7 +104,14 @@ impl Calls {
                 Ok(false) => Input::Declined(ErrorCode::DeviceJournalFailed),
                 Err(error) => declined(error),
             },
-            Effect::Execute => Input::Executed(self.execute(call, request, work).await.map_err(failure)),
+            Effect::BeginAtOnce => {
+                journal.begin_at_once(request, call.owner()).await.map_or_else(declined, |()| Input::Journalled)
+            }
+            Effect::Execute => {
+                let untold = work.untold.take();
+                let executing = telling(call, untold, self.execute(call, request, work));
+                Input::Executed(executing.await.map_err(failure))
+            }
             Effect::Settle(settlement) => {
                 journal.settle(id, &settlement).await.map_or_else(declined, |_first| Input::Settled)
             }
@@ -107,7 +122,11 @@ impl Calls {
                 return None;
             }
             Effect::Say(Said::Received { attempt_no, phase }) => {
-                call.say(DeviceFrame::Received { tool_call_id: id.clone(), attempt_no, phase }).await;
+                let received = DeviceFrame::Received { tool_call_id: id.clone(), attempt_no, phase };
+                match phase {
+                    Phase::Executing if !work.was_asked => work.untold = Some(received),
+                    Phase::Reserved | Phase::Confirming | Phase::Executing => call.say(received).await,
+                }
                 return None;
             }
             Effect::Say(Said::Refused { attempt_no, code }) => {
@@ -144,12 +163,14 @@ impl Calls {
         };
         let (tool, workspace, given) = (tool.clone(), self.workspace.clone(), arguments.clone());
         let opening = move || tool.prepare(&workspace, &given);
-        let prepared = blocking(slot, Duration::from_millis(TOOL_EXECUTION_MS), opening).await.1;
+        let (slot, prepared) = blocking(slot, Duration::from_millis(TOOL_EXECUTION_MS), opening).await;
         match prepared.and_then(|prepared| prepared) {
             Ok(prepared) => {
                 work.ready = Some(Ready { prepared, definition, arguments });
-                // Either side may want the person to be asked.
-                Input::Examined(Ok(request.requires_confirmation || definition.requires_confirmation))
+                // Either side may want the person to be asked. No slot is kept for as long as that may take.
+                let needs_person = request.requires_confirmation || definition.requires_confirmation;
+                work.slot = slot.filter(|_| !needs_person);
+                Input::Examined(Ok(needs_person))
             }
             Err(error) => refused(error),
         }
@@ -220,6 +241,17 @@ fn question(call: &OpenCall, request: &CallRequest, ready: &Ready) -> Confirmati
 
 fn failure(error: ToolFailure) -> Failure {
     Failure { code: error.code, message: error.message }
+}
+
+/// Waits for the end of what executes, and says meanwhile that it does, if that takes long.
+async fn telling<T>(call: &OpenCall, untold: Option<DeviceFrame>, executing: impl Future<Output = T>) -> T {
+    let Some(frame) = untold else { return executing.await };
+    tokio::pin!(executing);
+    if let Ok(done) = timeout(TOLD_AFTER, &mut executing).await {
+        return done;
+    }
+    call.say(frame).await;
+    executing.await
 }
 
 /// A fault of this program: a step that needs what an earlier one leaves was performed without it.

@@ -29,7 +29,7 @@ use ballast::Ballast;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::{MAX_UNACKED_RESULTS, OUTPUT_QUOTA_BYTES};
 use devmind_domain::protocol::CallRequest;
-use devmind_domain::tool_call::Disposition;
+use devmind_domain::tool_call::{Disposition, Phase};
 use devmind_domain::{ErrorCode, Timestamp};
 use flush::Flush;
 use sqlx::{Connection as _, SqliteConnection};
@@ -147,7 +147,18 @@ impl Journal {
     /// `Full` (nothing was written), `Failed`.
     pub async fn reserve(&self, request: &CallRequest, owner: &Owner) -> Result<(), JournalError> {
         let mut connection = self.usable().await?;
-        self.insert(&mut connection, request, owner).await?;
+        self.insert(&mut connection, request, owner, Phase::Reserved).await?;
+        self.make_durable(connection).await
+    }
+
+    /// Reserves and begins in one durable step, where nobody is asked in between: from here on a crash means that
+    /// nobody knows.
+    ///
+    /// # Errors
+    /// `Full` (nothing was written), `Failed`.
+    pub async fn begin_at_once(&self, request: &CallRequest, owner: &Owner) -> Result<(), JournalError> {
+        let mut connection = self.usable().await?;
+        self.insert(&mut connection, request, owner, Phase::Executing).await?;
         self.make_durable(connection).await
     }
 
@@ -163,7 +174,7 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let mut connection = self.usable().await?;
         let mut transaction = connection.begin().await.map_err(|error| self.poison(&error))?;
-        self.insert(&mut transaction, request, owner).await?;
+        self.insert(&mut transaction, request, owner, Phase::Reserved).await?;
         let settled = settle(&mut transaction, &request.tool_call_id, settlement).await;
         let settled = settled.map_err(|error| self.full_or_poison(&error))?;
         transaction.commit().await.map_err(|error| self.full_or_poison(&error))?;
@@ -296,21 +307,25 @@ impl Journal {
         connection: &mut SqliteConnection,
         request: &CallRequest,
         owner: &Owner,
+        phase: Phase,
     ) -> Result<(), JournalError> {
         let insert = "INSERT INTO calls (tool_call_id, call_hash, tool, phase, instance_id, executed_attempt_no,
-                                         server_id, user_hash, call_created_at, reserved_at, arguments,
+                                         server_id, user_hash, call_created_at, reserved_at, started_at, arguments,
                                          conversation_title)
-                      VALUES (?, ?, ?, 'reserved', ?, ?, ?, ?, ?, ?, ?, ?)";
+                      VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+        let now = clock::now().as_micros();
         let done = sqlx::query(insert)
             .bind(request.tool_call_id.as_str())
             .bind(&request.call_hash)
             .bind(&request.tool_name)
+            .bind(phase.as_str())
             .bind(&self.instance_id)
             .bind(request.attempt_no)
             .bind(&owner.server_id)
             .bind(&owner.user_hash)
             .bind(request.call_created_at.as_micros())
-            .bind(clock::now().as_micros())
+            .bind(now)
+            .bind((phase == Phase::Executing).then_some(now))
             .bind(whole_characters(&request.arguments_json, MAX_KEPT_ARGUMENT_BYTES))
             .bind(whole_characters(&request.conversation_title, MAX_KEPT_TITLE_BYTES))
             .execute(connection)

@@ -79,6 +79,11 @@ async fn a_restart_settles_what_was_left_and_never_lets_it_run() {
     }
     assert!(journal.begin(&"executing".into()).await.expect("begun"));
     journal.settle(&"done".into(), &success()).await.expect("settled");
+    let flushes = || journal.flush.flushes.load(Ordering::Relaxed);
+    let before = flushes();
+    journal.begin_at_once(&request("at once"), &owner("s")).await.expect("begun");
+    assert_eq!(flushes(), before + 1, "known and begun in one durable step");
+    assert!(!journal.begin(&"at once".into()).await.expect("asked"), "a call begins once");
     // Dropped like a killed process: nothing is closed.
     drop(journal);
 
@@ -88,13 +93,14 @@ async fn a_restart_settles_what_was_left_and_never_lets_it_run() {
     let expected = [
         ("reserved", ResultStatus::Cancelled, Some("NOT_EXECUTED")),
         ("executing", ResultStatus::Indeterminate, Some("DEVICE_RESTARTED")),
+        ("at once", ResultStatus::Indeterminate, Some("DEVICE_RESTARTED")),
         ("done", ResultStatus::Succeeded, None),
     ];
     for (id, status, code) in expected {
         assert_eq!(result_of(&journal, id).await, Some((status, code.map(str::to_owned))), "{id}");
         assert!(!journal.begin(&id.into()).await.expect("asked"), "{id} must not run again");
     }
-    assert_eq!(journal.pending(&owner("s"), 0, 10).await.expect("pending").len(), 3, "all three are reported");
+    assert_eq!(journal.pending(&owner("s"), 0, 10).await.expect("pending").len(), 4, "all are reported");
 }
 
 #[tokio::test]

@@ -43,7 +43,8 @@ pub enum ToolCallCommand {
         /// How long it had waited.
         after_ms: u64,
     },
-    /// Records the report that settles the call.
+    /// Records the report that settles the call, unless one did before. A device's is acknowledged, the first like
+    /// those after it, and how is recorded with it.
     RecordResult {
         /// The report.
         result: Box<ToolResultRecorded>,
@@ -52,13 +53,6 @@ pub enum ToolCallCommand {
     },
     /// Records what later stages changed of what the model sees of the result, in their order.
     Revise(Vec<ToolOutcomeRevised>),
-    /// Records that a report was acknowledged.
-    Acknowledge {
-        /// The socket.
-        connection_id: ConnectionId,
-        /// What was said.
-        disposition: Disposition,
-    },
 }
 
 /// One sending of a call.
@@ -99,5 +93,7 @@ pub enum Reporter {
         device_id: DeviceId,
         /// The device's journal.
         journal_id: String,
+        /// The socket, which the acknowledgement leaves on.
+        connection_id: ConnectionId,
     },
 }

@@ -129,7 +129,7 @@ impl ToolCall {
         let attempt = attempt.ok_or(ToolCallError::NoSuchAttempt { attempt_no })?;
         match reporter {
             Reporter::Server if request.target == Target::Server => Ok(()),
-            Reporter::Device { user_id, device_id, journal_id }
+            Reporter::Device { user_id, device_id, journal_id, connection_id: _ }
                 if *user_id == request.user_id
                     && Some(device_id) == request.device_id.as_ref()
                     && Some(journal_id) == attempt.journal_id.as_ref() =>
@@ -200,10 +200,19 @@ impl Decider for ToolCall {
             }
             ToolCallCommand::RecordResult { result, reporter } => {
                 self.check_reporter(&reporter, result.executed_attempt_no)?;
-                if self.is_settled() {
-                    return Ok(vec![]);
-                }
-                Ok(vec![(*result).into()])
+                let disposition = self.disposition_of(&result);
+                let recorded = if self.is_settled() { None } else { Some((*result).into()) };
+                let acked = match reporter {
+                    Reporter::Server => None,
+                    // A log that a faulty program wrote: what is acknowledged is a result.
+                    Reporter::Device { .. } if self.is_settled() && self.result.is_none() => {
+                        return Err(ToolCallError::NoResult);
+                    }
+                    Reporter::Device { connection_id, .. } => {
+                        Some(ToolResultAcked { connection_id, disposition }.into())
+                    }
+                };
+                Ok(recorded.into_iter().chain(acked).collect())
             }
             // A call without a result has an outcome, too: that it is unknown, or why it was not sent.
             ToolCallCommand::Revise(revised) => match &self.request {
@@ -212,15 +221,6 @@ impl Decider for ToolCall {
                 Some(_) if self.revisions.ends_with(&revised) => Ok(vec![]),
                 Some(_) => Ok(revised.into_iter().map(ToolCallEvent::from).collect()),
             },
-            ToolCallCommand::Acknowledge { connection_id, disposition } => {
-                if self.request.is_none() {
-                    return Err(ToolCallError::Unknown);
-                }
-                if self.result.is_none() {
-                    return Err(ToolCallError::NoResult);
-                }
-                Ok(vec![ToolResultAcked { connection_id, disposition }.into()])
-            }
         }
     }
 

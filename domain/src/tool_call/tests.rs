@@ -88,7 +88,15 @@ fn report(attempt_no: u32, status: ResultStatus) -> ToolResultRecorded {
     }
 }
 fn laptop() -> Reporter {
-    Reporter::Device { user_id: "alice".into(), device_id: "laptop".into(), journal_id: "j1".into() }
+    Reporter::Device {
+        user_id: "alice".into(),
+        device_id: "laptop".into(),
+        journal_id: "j1".into(),
+        connection_id: "s2".into(),
+    }
+}
+fn acked(disposition: Disposition) -> Event {
+    ToolResultAcked { connection_id: "s2".into(), disposition }.into()
 }
 fn record(result: ToolResultRecorded, reporter: Reporter) -> Command {
     Command::RecordResult { result: Box::new(result), reporter }
@@ -197,7 +205,8 @@ fn a_call_that_the_device_may_have_forgotten_is_not_sent_again() {
 #[test]
 fn the_first_report_settles_the_call_whatever_it_says() {
     for status in EVERY_STATUS {
-        check(&sent(1), record(report(1, status), laptop()), Ok(vec![report(1, status).into()]));
+        let recorded = vec![report(1, status).into(), acked(Disposition::Stored)];
+        check(&sent(1), record(report(1, status), laptop()), Ok(recorded));
         assert!(fold(&settled(status)).is_settled());
     }
 }
@@ -211,7 +220,7 @@ fn inv_b09_a_late_report_still_settles_a_call_that_timed_out_or_was_taken_back()
         let given = [sent(1), vec![event, dispatched(2)]].concat();
         for attempt_no in [1, 2] {
             let report = report(attempt_no, ResultStatus::Succeeded);
-            check(&given, record(report.clone(), laptop()), Ok(vec![report.into()]));
+            check(&given, record(report.clone(), laptop()), Ok(vec![report.into(), acked(Disposition::Stored)]));
         }
     }
 }
@@ -222,6 +231,7 @@ fn a_report_of_a_foreign_user_device_or_journal_is_refused_settled_or_not() {
         user_id: user.into(),
         device_id: device.into(),
         journal_id: journal.into(),
+        connection_id: "s2".into(),
     };
     let strangers = [
         from("mallory", "laptop", "j1"),
@@ -279,7 +289,8 @@ fn a_value_of_null_is_a_value_also_when_it_is_read_back() {
 fn a_settled_call_is_never_overwritten() {
     for first in EVERY_STATUS {
         for second in EVERY_STATUS {
-            check(&settled(first), record(report(1, second), laptop()), Ok(vec![]));
+            let said = if first == second { Disposition::Duplicate } else { Disposition::Superseded };
+            check(&settled(first), record(report(1, second), laptop()), Ok(vec![acked(said)]));
             let twice = [settled(first), vec![report(1, second).into()]].concat();
             assert_eq!(fold(&twice).result, Some(report(1, first)), "not even by a log that holds two results");
         }
@@ -388,16 +399,17 @@ fn a_device_that_goes_back_and_forth_writes_no_more_than_three_phases_an_attempt
 }
 
 #[test]
-fn inv_x1_no_acknowledgement_comes_before_its_result() {
-    let ack = || Command::Acknowledge { connection_id: "s1".into(), disposition: Disposition::Stored };
-    let acked = || Event::from(ToolResultAcked { connection_id: "s1".into(), disposition: Disposition::Stored });
-    check(&[], ack(), Err(ToolCallError::Unknown));
-    check(&sent(1), ack(), Err(ToolCallError::NoResult));
-    check(&refused(), ack(), Err(ToolCallError::NoResult));
-    check(&settled(ResultStatus::Succeeded), ack(), Ok(vec![acked()]));
-    let twice = [settled(ResultStatus::Succeeded), vec![acked()]].concat();
-    check(&twice, ack(), Ok(vec![acked()]));
-    assert_eq!(fold(&twice).acks, 1);
+fn inv_x1_a_result_and_its_acknowledgement_are_one_decision_and_none_is_acknowledged_without_a_result() {
+    for status in EVERY_STATUS {
+        let first = vec![report(1, status).into(), acked(Disposition::Stored)];
+        check(&sent(1), record(report(1, status), laptop()), Ok(first.clone()));
+        let once = [sent(1), first].concat();
+        check(&once, record(report(1, status), laptop()), Ok(vec![acked(Disposition::Duplicate)]));
+        assert_eq!(fold(&once).acks, 1);
+    }
+    check(&[], record(report(1, ResultStatus::Succeeded), laptop()), Err(ToolCallError::Unknown));
+    let refused_and_sent = [refused(), vec![dispatched(1)]].concat();
+    check(&refused_and_sent, record(report(1, ResultStatus::Succeeded), laptop()), Err(ToolCallError::NoResult));
 }
 
 #[test]

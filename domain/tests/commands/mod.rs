@@ -155,17 +155,14 @@ impl Domain for ToolCall {
             18 => ToolCallCommand::Request(Box::new(request(random))),
             12 => ToolCallCommand::Refuse { attempt_no, code: "DEVICE_BUSY".into() },
             13..=16 => ToolCallCommand::TimeOut { attempt_no, after_ms: 120_000 },
-            17 => ToolCallCommand::RecordResult {
+            _ => ToolCallCommand::RecordResult {
                 result: Box::new(result(random, attempt_no)),
                 reporter: Reporter::Device {
                     user_id: random.of(&["alice", "alice", "mallory"]).into(),
                     device_id: "laptop".into(),
                     journal_id: "j1".into(),
+                    connection_id: "s1".into(),
                 },
-            },
-            _ => ToolCallCommand::Acknowledge {
-                connection_id: "s1".into(),
-                disposition: random.of(&[Disposition::Stored, Disposition::Duplicate]),
             },
         }
     }

@@ -64,11 +64,17 @@ impl World {
                 }
                 Effect::Admit => self.device_step(Input::Admitted, variant),
                 Effect::Examine => self.job = Some(DeviceJob::Examine),
-                Effect::RecordVerdict(settlement) => self.job = Some(DeviceJob::RecordVerdict(ending(&settlement))),
+                Effect::RecordVerdict(settlement) => {
+                    if settlement == Settlement::taken_back() {
+                        self.witness_cancel(attempt_no);
+                    }
+                    self.job = Some(DeviceJob::RecordVerdict(ending(&settlement)));
+                }
                 Effect::Reserve => self.job = Some(DeviceJob::Reserve),
                 Effect::Ask => self.job = Some(DeviceJob::Ask),
                 Effect::LookAgain => self.device_step(Input::LookedAgain(Ok(true)), variant),
                 Effect::Begin => self.job = Some(DeviceJob::Begin),
+                Effect::BeginAtOnce => self.job = Some(DeviceJob::BeginAtOnce),
                 Effect::Execute => self.job = Some(DeviceJob::Execute { aborted: false }),
                 Effect::Interrupt => self.job = None,
                 Effect::Abort => {
@@ -110,7 +116,7 @@ impl World {
         match job {
             DeviceJob::Examine => {
                 let failed = Failure { code: ErrorCode::PathNotFound, message: String::new() };
-                self.device_step(Input::Examined(if well { Ok(true) } else { Err(failed) }), variant);
+                self.device_step(Input::Examined(if well { Ok(self.asks) } else { Err(failed) }), variant);
             }
             DeviceJob::RecordVerdict(ending) => {
                 let row = Row { attempt_no: self.executed_attempt(), at: At::Settled { ending, acked: false } };
@@ -138,6 +144,12 @@ impl World {
             DeviceJob::Begin => {
                 if let Some(row) = &mut self.row {
                     row.at = At::Executing;
+                }
+                self.device_step(Input::Journalled, variant);
+            }
+            DeviceJob::BeginAtOnce => {
+                if variant != Variant::ExecuteBeforeReserve {
+                    self.row = Some(Row { attempt_no: self.executed_attempt(), at: At::Executing });
                 }
                 self.device_step(Input::Journalled, variant);
             }

@@ -55,9 +55,15 @@ impl Ledger {
     /// Records a report; `None` when the rules refuse it.
     pub fn record(&mut self, reported: Reported) -> Option<Disposition> {
         let result = recorded(reported);
-        let reporter = Reporter::Device { user_id: "".into(), device_id: "".into(), journal_id: String::new() };
-        let events = self.execute(ToolCallCommand::RecordResult { result: Box::new(result.clone()), reporter })?;
-        Some(if events > 0 { Disposition::Stored } else { self.unfold().disposition_of(&result) })
+        let reporter = Reporter::Device {
+            user_id: "".into(),
+            device_id: "".into(),
+            journal_id: String::new(),
+            connection_id: "".into(),
+        };
+        let disposition = self.unfold().disposition_of(&result);
+        self.execute(ToolCallCommand::RecordResult { result: Box::new(result), reporter })?;
+        Some(disposition)
     }
 
     /// Decides and folds; how many events it took, or `None` when refused.

@@ -36,6 +36,8 @@ const THREADS: usize = 2;
 #[derive(Clone, Debug)]
 struct Channel {
     variant: Variant,
+    /// Whether a person is asked about the call.
+    asks: bool,
     attempts: u8,
     disconnects: u8,
     device_crashes: u8,
@@ -47,6 +49,7 @@ struct Channel {
 
 const USUAL: Channel = Channel {
     variant: Variant::Sound,
+    asks: true,
     attempts: 3,
     disconnects: 1,
     device_crashes: 1,
@@ -86,7 +89,7 @@ impl Model for Channel {
     type Action = Action;
 
     fn init_states(&self) -> Vec<World> {
-        vec![World::new()]
+        vec![World::new(self.asks)]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -287,6 +290,7 @@ fn assert_found(model: Channel, broken: &[&'static str]) {
 #[test]
 fn all_eight_properties_hold_in_every_order_of_three_attempts_and_the_faults_of_networks_and_processes() {
     let states = assert_sound("three attempts", Channel { server_restarts: 0, ..USUAL })
+        + assert_sound("nobody asked", Channel { asks: false, attempts: 2, ..USUAL })
         + assert_sound("restored", Channel { rollbacks: 1, attempts: 2, ..USUAL })
         + assert_sound("in doubt", Channel { doubts: 1, attempts: 2, device_crashes: 0, ..USUAL });
     assert!(states >= 500_000, "only {states} states: the model has shrunk");
@@ -296,6 +300,7 @@ fn all_eight_properties_hold_in_every_order_of_three_attempts_and_the_faults_of_
 #[ignore = "takes minutes; the command is in the file's head"]
 fn all_eight_properties_hold_over_more_than_five_million_states() {
     let states = assert_sound("four attempts", Channel { attempts: 4, ..USUAL })
+        + assert_sound("nobody asked", Channel { asks: false, disconnects: 2, ..USUAL })
         + assert_sound("restored", Channel { rollbacks: 1, disconnects: 2, ..USUAL })
         + assert_sound("in doubt", Channel { doubts: 1, disconnects: 2, ..USUAL });
     assert!(states >= 5_000_000, "only {states} states: the model has shrunk");
@@ -311,6 +316,7 @@ fn each_guard_that_is_taken_out_is_missed() {
     assert_found(Channel { rollbacks: 1, ..with(Variant::OutputDropped) }, &[P4, P8]);
     assert_found(with(Variant::AckBeforePersist), &[P6, P7]);
     assert_found(with(Variant::ExecuteBeforeReserve), &[P1, P3]);
+    assert_found(Channel { asks: false, ..with(Variant::ExecuteBeforeReserve) }, &[P1]);
     assert_found(with(Variant::OverwriteSettledAndVerdictNotJournalled), &[P2]);
     assert_found(with(Variant::UnconditionalUnknown), &[P2, P6, P7]);
     assert_found(with(Variant::AckOnlyOnChange), &[P7]);

@@ -2,7 +2,7 @@
 
 use crate::ledger::Reported;
 use crate::variants::Variant;
-use crate::world::{Caller, CallerJob, ReportJob, Taking, ToDevice, Told, World};
+use crate::world::{Caller, CallerJob, Taking, ToDevice, Told, World};
 use devmind_domain::device_channel::server_call::{
     Effect, End, Input, Report, ReportEffect, ReportInput, ServerCall, Stands,
 };
@@ -98,7 +98,7 @@ impl World {
     pub fn report_arrives(&mut self, reported: Reported, variant: Variant) {
         let (mut machine, _read) = Report::arrived(true);
         let effects = machine.step(ReportInput::Read { is_known: self.ledger.attempts > 0 });
-        self.report = Some(Taking { machine, reported, job: ReportJob::Record, lost_socket: false });
+        self.report = Some(Taking { machine, reported, lost_socket: false });
         self.perform_report(effects, variant);
     }
 
@@ -106,16 +106,11 @@ impl World {
     pub fn report_works(&mut self, commit: Commit, variant: Variant) {
         let Some(mut report) = self.report else { return };
         let stored = commit != Commit::InDoubtLost;
-        let input = match report.job {
-            ReportJob::Record => {
-                if stored && variant == Variant::OverwriteSettledAndVerdictNotJournalled {
-                    self.ledger.result = None;
-                }
-                let recorded = if stored { self.ledger.record(report.reported) } else { None };
-                recorded.map_or(ReportInput::Forbidden, ReportInput::Recorded)
-            }
-            ReportJob::RecordAck(_) => ReportInput::AckRecorded,
-        };
+        if stored && variant == Variant::OverwriteSettledAndVerdictNotJournalled {
+            self.ledger.result = None;
+        }
+        let recorded = if stored { self.ledger.record(report.reported) } else { None };
+        let input = recorded.map_or(ReportInput::Forbidden, ReportInput::Recorded);
         let effects = report.machine.step(if commit == Commit::Sure { input } else { ReportInput::InDoubt });
         self.report = Some(report);
         self.perform_report(effects, variant);
@@ -127,12 +122,10 @@ impl World {
             let reaches = self.connected && !report.lost_socket;
             match effect {
                 ReportEffect::Record => {
-                    report.job = ReportJob::Record;
                     if variant == Variant::AckBeforePersist && reaches {
                         self.to_device.push(ToDevice::Ack);
                     }
                 }
-                ReportEffect::RecordAck(disposition) => report.job = ReportJob::RecordAck(disposition),
                 ReportEffect::Wake => {
                     if let Some(caller) = &mut self.caller {
                         caller.woken = true;

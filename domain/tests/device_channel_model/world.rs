@@ -3,7 +3,7 @@
 use crate::ledger::{Ledger, Reported};
 use devmind_domain::device_channel::device_call::DeviceCalls;
 use devmind_domain::device_channel::server_call::{Report, ServerCall};
-use devmind_domain::tool_call::{CancelReason, Disposition, ResultStatus};
+use devmind_domain::tool_call::{CancelReason, ResultStatus};
 
 /// Frames on their way in one direction, at most; a history that needs more is not followed.
 const MAX_ON_THE_WAY: usize = 4;
@@ -18,6 +18,8 @@ pub struct World {
     pub to_device: Fifo<ToDevice>,
     pub to_server: Fifo<Reported>,
     pub device: DeviceCalls<()>,
+    /// Whether the tool is one that a person is asked about.
+    pub asks: bool,
     pub job: Option<DeviceJob>,
     pub row: Option<Row>,
     /// What has happened of that which may happen only so often.
@@ -53,15 +55,8 @@ pub enum CallerJob {
 pub struct Taking {
     pub machine: Report,
     pub reported: Reported,
-    pub job: ReportJob,
     /// Whether the socket that it came on has ended.
     pub lost_socket: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReportJob {
-    Record,
-    RecordAck(Disposition),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +74,7 @@ pub enum DeviceJob {
     Reserve,
     Ask,
     Begin,
+    BeginAtOnce,
     Execute {
         aborted: bool,
     },
@@ -140,7 +136,7 @@ pub enum Told {
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub fn new(asks: bool) -> Self {
         Self {
             ledger: Ledger::default(),
             caller: None,
@@ -149,6 +145,7 @@ impl World {
             to_device: Fifo::default(),
             to_server: Fifo::default(),
             device: DeviceCalls::default(),
+            asks,
             job: None,
             row: None,
             spent: Spent::default(),

@@ -62,6 +62,11 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
     /// Events of a stream after a sequence number, in order.
     async fn stream_page(&self, stream: &StreamId, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
 
+    /// The number of a stream's newest event, 0 where it has none; `None` where events cost no more to read.
+    async fn version(&self, _stream: &StreamId) -> Result<Option<u64>, sqlx::Error> {
+        Ok(None)
+    }
+
     /// Events that pass a filter after a position, in order.
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error>;
 

@@ -140,12 +140,9 @@ async fn play(world: &World<'_>, row: &Row, device: Option<&str>) -> Played {
     Played { code, content: observed["content"].as_str().unwrap().to_owned(), facts, log }
 }
 
-/// A call's stream in short. How far a device said to be is one word, and its acknowledgement, which nobody waits
-/// for, is none.
+/// A call's stream in short. How far a device said to be, and the acknowledgement, nobody waits for: they are no word.
 fn short(facts: &[Fact]) -> String {
-    let mut said: Vec<_> = facts.iter().filter_map(in_short).collect();
-    said.dedup_by(|next, last| next == "device" && last == "device");
-    said.join(", ")
+    facts.iter().filter_map(in_short).collect::<Vec<_>>().join(", ")
 }
 
 fn in_short(fact: &Fact) -> Option<String> {
@@ -157,13 +154,12 @@ fn in_short(fact: &Fact) -> Option<String> {
             format!("{} {} {} by {by}", of("stage"), of("decision"), of("code"))
         }
         "ToolDispatched" => format!("dispatched {}", fact.payload["attempt_no"]),
-        "ToolReceived" => "device".to_owned(),
         "ToolResultRecorded" => {
             let code = fact.payload["error"]["code"].as_str().map(|code| format!(" {code}"));
             format!("result {}{}", of("status"), code.unwrap_or_default())
         }
         "ToolOutcomeRevised" => format!("revised {} {}", of("by"), of("reason")),
-        "ToolResultAcked" => return None,
+        "ToolReceived" | "ToolResultAcked" => return None,
         other => other.to_owned(),
     })
 }

@@ -472,7 +472,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_list_files", "{}"),
         Nothing,
         None,
-        "requested, dispatched 1, device, result succeeded",
+        "requested, dispatched 1, result succeeded",
         "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -480,7 +480,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_read_file", r#"{"path":"README.md"}"#),
         Nothing,
         None,
-        "requested, dispatched 1, device, result succeeded",
+        "requested, dispatched 1, result succeeded",
         "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -520,7 +520,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_list_files", r#"{"path":"wrapper=panic_after"}"#),
         Nothing,
         Some("EXECUTION_FAILED"),
-        "requested, dispatched 1, device, result succeeded, revised probe_wrapper EXECUTION_FAILED",
+        "requested, dispatched 1, result succeeded, revised probe_wrapper EXECUTION_FAILED",
         "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -528,7 +528,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_list_files", r#"{"path":"post=block"}"#),
         Nothing,
         Some("BLOCKED_BY_POLICY"),
-        "requested, dispatched 1, device, result succeeded, revised probe_post BLOCKED_BY_POLICY",
+        "requested, dispatched 1, result succeeded, revised probe_post BLOCKED_BY_POLICY",
         "policy, guard, wrapper before, wrapper after, post",
     ),
     row(
@@ -552,7 +552,7 @@ pub const ON_DEVICE: &[Row] = &[
         ("workspace_list_files", r#"{"path":"stop=wrapper after"}"#),
         Nothing,
         Some("ABORTED"),
-        "requested, dispatched 1, device, result succeeded, revised stop ABORTED",
+        "requested, dispatched 1, result succeeded, revised stop ABORTED",
         "policy, guard, wrapper before, wrapper after, post",
     ),
 ];

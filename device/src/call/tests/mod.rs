@@ -90,6 +90,30 @@ impl Prepared for CountedRun {
     }
 }
 
+/// Lists like the real tool, once it may go on.
+struct Held(Arc<std::sync::Barrier>);
+
+impl LocalTool for Held {
+    fn name(&self) -> &'static str {
+        ListFiles.name()
+    }
+    fn prepare(&self, workspace: &Arc<Workspace>, arguments: &Value) -> Result<Box<dyn Prepared>, ToolFailure> {
+        Ok(Box::new(HeldRun { inner: ListFiles.prepare(workspace, arguments)?, may_go_on: self.0.clone() }))
+    }
+}
+
+struct HeldRun {
+    inner: Box<dyn Prepared>,
+    may_go_on: Arc<std::sync::Barrier>,
+}
+
+impl Prepared for HeldRun {
+    fn run(self: Box<Self>, execution: &Execution) -> Result<Value, ToolFailure> {
+        self.may_go_on.wait();
+        self.inner.run(execution)
+    }
+}
+
 struct Fixture {
     folder: tempfile::TempDir,
     calls: Arc<Calls>,

@@ -2,7 +2,8 @@
 //!
 //! [`DeviceCall`] is one call under way, [`DeviceCalls`] all of them, with the cancels that came before
 //! their requests ([`EarlyCancels`]). The order: look up in the journal → may it be taken → examine
-//! (tool, arguments, paths, age) → reserve → ask the person → look again → begin → execute → settle.
+//! (tool, arguments, paths, age) → reserve → ask the person → look again → begin → execute → settle. Where
+//! nobody is asked, reserve and begin are one durable step.
 //! Whatever the server may treat as final is an effect on the journal before it is said, and nothing is
 //! begun that the journal does not know. A repeated request joins what is under way, or gets what the
 //! journal has; a cancel means its attempt and earlier ones, never a later one.

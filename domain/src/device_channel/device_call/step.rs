@@ -27,7 +27,7 @@ pub enum Input {
     Admitted,
     /// [`Effect::Examine`]: tool, arguments and paths are right, or not.
     Examined(Result<NeedsPerson, Failure>),
-    /// [`Effect::Reserve`] or [`Effect::Begin`]: it is durable.
+    /// [`Effect::Reserve`], [`Effect::Begin`] or [`Effect::BeginAtOnce`]: it is durable.
     Journalled,
     /// [`Effect::Ask`]: the question is closed.
     Answered(Answer),
@@ -113,6 +113,9 @@ pub enum Effect {
     LookAgain,
     /// Note, durably, that the execution begins → [`Input::Journalled`].
     Begin,
+    /// Make the call known and note that its execution begins, in one durable step → [`Input::Journalled`]. Where
+    /// nobody is asked nothing happens between the two.
+    BeginAtOnce,
     /// Execute → [`Input::Executed`].
     Execute,
     /// End the call in the journal, durably → [`Input::Settled`].
@@ -141,6 +144,7 @@ impl Effect {
             Self::Ask => "ask",
             Self::LookAgain => "look again",
             Self::Begin => "begin",
+            Self::BeginAtOnce => "begin at once",
             Self::Execute => "execute",
             Self::Settle(_) => "settle",
             Self::Interrupt => "interrupt",
@@ -179,9 +183,7 @@ enum Awaits {
     LookUp,
     Admission,
     Examination,
-    Reservation {
-        needs_person: bool,
-    },
+    Reservation,
     Answer,
     SecondLook,
     Beginning,
@@ -275,7 +277,7 @@ impl DeviceCall {
             Awaits::LookUp
             | Awaits::Admission
             | Awaits::Examination
-            | Awaits::Reservation { .. }
+            | Awaits::Reservation
             | Awaits::Beginning
             | Awaits::Execution
             | Awaits::Settlement
@@ -292,19 +294,21 @@ impl DeviceCall {
             (Awaits::Admission, Input::Admitted) => self.await_for(Awaits::Examination, Effect::Examine),
             (Awaits::Examination, Input::Examined(Err(failure))) => self.verdict(failure.into_rejection()),
             (Awaits::Examination, Input::Examined(Ok(_))) if self.is_expired => self.verdict(Settlement::expired()),
-            (Awaits::Examination, Input::Examined(Ok(needs_person))) => {
-                self.await_for(Awaits::Reservation { needs_person }, Effect::Reserve)
-            }
-            (Awaits::Reservation { needs_person }, Input::Journalled) => {
+            (Awaits::Examination, Input::Examined(Ok(true))) => self.await_for(Awaits::Reservation, Effect::Reserve),
+            // Nobody is asked, so nothing was shown that could have changed since it was opened.
+            (Awaits::Examination, Input::Examined(Ok(false))) => match self.unwanted() {
+                Some(settlement) => self.verdict(settlement),
+                None => self.await_for(Awaits::Beginning, Effect::BeginAtOnce),
+            },
+            (Awaits::Reservation, Input::Journalled) => {
                 let mut effects = vec![self.enter(Phase::Reserved)];
                 effects.extend(match self.unwanted() {
                     Some(settlement) => self.settle(settlement),
-                    None if needs_person => {
+                    None => {
                         let confirming = self.enter(Phase::Confirming);
                         self.awaits = Awaits::Answer;
                         vec![confirming, Effect::Ask]
                     }
-                    None => self.await_for(Awaits::SecondLook, Effect::LookAgain),
                 });
                 effects
             }

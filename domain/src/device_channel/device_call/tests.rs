@@ -131,7 +131,10 @@ impl Shell {
                 Some(Row::Open(_)) => Known::Unfinished,
             }),
             Effect::Admit => Input::Admitted,
-            Effect::Examine => Input::Examined(if well { Ok(true) } else { Err(failure(ErrorCode::PathNotFound)) }),
+            // Of one of the three nobody is asked.
+            Effect::Examine => {
+                Input::Examined(if well { Ok(call != 0) } else { Err(failure(ErrorCode::PathNotFound)) })
+            }
             Effect::RecordVerdict(settlement) => {
                 assert_eq!(self.journal.insert(call, Row::Settled(settlement)), None, "a verdict is the first row");
                 Input::Settled
@@ -145,6 +148,10 @@ impl Shell {
             Effect::Begin => {
                 let begun = self.journal.insert(call, Row::Open(Phase::Executing));
                 assert_eq!(begun, Some(Row::Open(Phase::Reserved)), "only what is reserved begins");
+                Input::Journalled
+            }
+            Effect::BeginAtOnce => {
+                assert_eq!(self.journal.insert(call, Row::Open(Phase::Executing)), None, "begun once");
                 Input::Journalled
             }
             Effect::Execute if self.aborted.remove(&call) && !well => {
@@ -186,7 +193,9 @@ impl Shell {
                 }
                 job => {
                     let wanted = newest > Some(taken_back_to);
-                    if job == Effect::Settle(Settlement::taken_back()) && !self.aborted.contains(&call) {
+                    let ends =
+                        [Effect::Settle(Settlement::taken_back()), Effect::RecordVerdict(Settlement::taken_back())];
+                    if ends.contains(&job) && !self.aborted.contains(&call) {
                         let executed = self.executions.contains_key(&call);
                         assert!(!wanted || executed, "attempt {newest:?}, taken back up to {taken_back_to}");
                     }
@@ -266,26 +275,54 @@ fn a_newer_attempt_that_joins_before_the_call_begins_is_wanted() {
     assert_eq!(call.step(Input::Cancelled { attempt_no: 1 }), []);
     assert_eq!(call.step(Input::Requested { attempt_no: 2 }), []);
     assert_eq!(call.step(Input::Admitted), [Effect::Examine]);
-    assert_eq!(call.step(Input::Examined(Ok(false))), [Effect::Reserve]);
-    let received = Effect::Say(Said::Received { attempt_no: 2, phase: Phase::Reserved });
-    assert_eq!(call.step(Input::Journalled), [received, Effect::LookAgain]);
+    assert_eq!(call.step(Input::Examined(Ok(true))), [Effect::Reserve]);
+    let received = |phase| Effect::Say(Said::Received { attempt_no: 2, phase });
+    let asks = [received(Phase::Reserved), received(Phase::Confirming), Effect::Ask];
+    assert_eq!(call.step(Input::Journalled), asks);
+}
+
+#[test]
+fn where_nobody_is_asked_a_call_is_known_and_begins_in_one_durable_step_unless_it_is_unwanted() {
+    let examined = || {
+        let (mut call, _) = DeviceCall::requested(1, 0);
+        call.step(Input::Found(Known::No));
+        call.step(Input::Admitted);
+        call
+    };
+    let mut call = examined();
+    assert_eq!(call.step(Input::Examined(Ok(false))), [Effect::BeginAtOnce]);
+    let executing = Effect::Say(Said::Received { attempt_no: 1, phase: Phase::Executing });
+    assert_eq!(call.step(Input::Journalled), [executing, Effect::Execute]);
+    for (input, settlement) in unwanted() {
+        let mut call = examined();
+        assert_eq!(call.step(input), []);
+        assert_eq!(call.step(Input::Examined(Ok(false))), [Effect::RecordVerdict(settlement)]);
+    }
+}
+
+fn unwanted() -> [(Input, Settlement); 3] {
+    [
+        (Input::Cancelled { attempt_no: 1 }, Settlement::taken_back()),
+        (Input::Expired, Settlement::expired()),
+        (Input::Stopping, Settlement::not_executed()),
+    ]
 }
 
 #[test]
 fn c12_what_comes_while_the_beginning_is_made_durable_still_keeps_the_call_from_running() {
-    let inputs = [
-        (Input::Cancelled { attempt_no: 1 }, Settlement::taken_back()),
-        (Input::Expired, Settlement::expired()),
-        (Input::Stopping, Settlement::not_executed()),
-    ];
-    for (input, settlement) in inputs {
-        let (mut call, _) = DeviceCall::requested(1, 0);
-        for outcome in [Input::Found(Known::No), Input::Admitted, Input::Examined(Ok(false)), Input::Journalled] {
-            call.step(outcome);
+    let asked = [Input::Journalled, Input::Answered(Answer::Allow), Input::LookedAgain(Ok(true))];
+    for (needs_person, outcomes, begins) in [(true, &asked[..], Effect::Begin), (false, &[], Effect::BeginAtOnce)] {
+        for (input, settlement) in unwanted() {
+            let (mut call, _) = DeviceCall::requested(1, 0);
+            let mut effects = vec![];
+            let first = [Input::Found(Known::No), Input::Admitted, Input::Examined(Ok(needs_person))];
+            for outcome in first.iter().chain(outcomes) {
+                effects = call.step(outcome.clone());
+            }
+            assert_eq!(effects, std::slice::from_ref(&begins));
+            assert_eq!(call.step(input), []);
+            assert_eq!(call.step(Input::Journalled), [Effect::Settle(settlement)]);
         }
-        assert_eq!(call.step(Input::LookedAgain(Ok(true))), [Effect::Begin]);
-        assert_eq!(call.step(input), []);
-        assert_eq!(call.step(Input::Journalled), [Effect::Settle(settlement)]);
     }
 }
 

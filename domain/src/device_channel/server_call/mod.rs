@@ -2,8 +2,8 @@
 //! arrives ([`Report`]).
 //!
 //! The two meet in the ledger alone. A caller enters as a waiter, records the dispatch, reads the call
-//! again and only then sends; a report is recorded, then wakes the waiters, and only then is
-//! acknowledged. A wake-up carries no result: the caller reads the call again. What may be recorded is
+//! again and only then sends; a report is recorded, with the fact that it is acknowledged, then wakes the waiters,
+//! and only then is acknowledged. A wake-up carries no result: the caller reads the call again. What may be recorded is
 //! decided by [`crate::tool_call::ToolCall`]; these machines say in which order it is asked, and what
 //! follows when the ledger fails in between.
 

@@ -1,5 +1,6 @@
 //! A device's report: record, wake, acknowledge — in this order.
 //!
+//! That it is acknowledged is recorded with it, in one append: the acknowledgement leaves after both are durable.
 //! Every well-formed report of a known call is acknowledged, the second one like the first. When the
 //! ledger fails nothing is acknowledged: whether the report was stored is not known, and the device
 //! brings it again on its next connection.
@@ -14,12 +15,10 @@ pub enum ReportInput {
         /// Whether it is.
         is_known: bool,
     },
-    /// [`ReportEffect::Record`]: it is durable, or another one was before.
+    /// [`ReportEffect::Record`]: it is durable, or another one was before; and so is that it is acknowledged as this.
     Recorded(Disposition),
     /// [`ReportEffect::Record`]: the call was never sent to whoever reports.
     Forbidden,
-    /// [`ReportEffect::RecordAck`]: recorded.
-    AckRecorded,
     /// The ledger failed.
     InDoubt,
 }
@@ -29,12 +28,10 @@ pub enum ReportInput {
 pub enum ReportEffect {
     /// Read the call → [`ReportInput::Read`].
     Read,
-    /// Record the report → [`ReportInput::Recorded`].
+    /// Record the report, and that it is acknowledged → [`ReportInput::Recorded`].
     Record,
     /// Wake whoever waits for the call; they read it again.
     Wake,
-    /// Record that the report is acknowledged → [`ReportInput::AckRecorded`].
-    RecordAck(Disposition),
     /// Acknowledge it.
     SendAck(Disposition),
     /// Tell the device that the report is never going to be taken, and why.
@@ -50,8 +47,6 @@ pub enum Report {
     Reading,
     /// That the report is durable.
     Recording,
-    /// That the acknowledgement is recorded.
-    Acknowledging(Disposition),
     /// Nothing.
     Done,
 }
@@ -74,15 +69,10 @@ impl Report {
                 (Self::Done, vec![ReportEffect::SendAck(Disposition::UnknownCall)])
             }
             (Self::Recording, ReportInput::Recorded(disposition)) => {
-                (Self::Acknowledging(disposition), vec![ReportEffect::Wake, ReportEffect::RecordAck(disposition)])
+                (Self::Done, vec![ReportEffect::Wake, ReportEffect::SendAck(disposition)])
             }
             (Self::Recording, ReportInput::Forbidden) => (Self::Done, vec![ReportEffect::SendNack]),
-            (Self::Acknowledging(disposition), ReportInput::AckRecorded) => {
-                (Self::Done, vec![ReportEffect::SendAck(disposition)])
-            }
-            (Self::Reading | Self::Recording | Self::Acknowledging(_), ReportInput::InDoubt) => {
-                (Self::Done, vec![ReportEffect::CloseSocket])
-            }
+            (Self::Reading | Self::Recording, ReportInput::InDoubt) => (Self::Done, vec![ReportEffect::CloseSocket]),
             (unmoved, _) => (unmoved, vec![]),
         };
         *self = next;

@@ -67,11 +67,11 @@ struct Shell {
 }
 
 impl Shell {
-    fn command(&mut self, command: ToolCallCommand) -> Result<usize, ToolCallError> {
+    fn command(&mut self, command: ToolCallCommand) -> Result<(), ToolCallError> {
         let events = self.call.decide(command)?;
         events.iter().for_each(|event| self.call.evolve(event));
-        self.log.extend(events.iter().cloned());
-        Ok(events.len())
+        self.log.extend(events);
+        Ok(())
     }
 
     fn happens(&mut self, event: Event) {
@@ -117,7 +117,7 @@ impl Shell {
         let stores = ledger != Ledger::Fails;
         let mut input = match job {
             Effect::Dispatch if stores => match self.command(ToolCallCommand::Dispatch(Box::new(dispatch()))) {
-                Ok(_) => Input::Dispatched,
+                Ok(()) => Input::Dispatched,
                 Err(_) => Input::Forbidden,
             },
             Effect::Read => Input::Read(Stands::from(&self.call)),
@@ -175,17 +175,16 @@ impl Shell {
         let Some((mut machine, report, job)) = self.report.take() else { return };
         let input = match job {
             ReportEffect::Record if ledger != Ledger::Fails => {
-                let reporter =
-                    Reporter::Device { user_id: "u".into(), device_id: "d".into(), journal_id: "j".to_owned() };
+                let reporter = Reporter::Device {
+                    user_id: "u".into(),
+                    device_id: "d".into(),
+                    journal_id: "j".to_owned(),
+                    connection_id: "c".into(),
+                };
+                let disposition = self.call.disposition_of(&report);
                 let record = ToolCallCommand::RecordResult { result: Box::new(report.clone()), reporter };
-                let events = self.command(record).expect("of an attempt that was made");
-                let disposition = if events > 0 { Disposition::Stored } else { self.call.disposition_of(&report) };
+                self.command(record).expect("of an attempt that was made");
                 ReportInput::Recorded(disposition)
-            }
-            ReportEffect::RecordAck(disposition) if ledger != Ledger::Fails => {
-                let ack = ToolCallCommand::Acknowledge { connection_id: "c".into(), disposition };
-                self.command(ack).expect("there is a result");
-                ReportInput::AckRecorded
             }
             _ => ReportInput::InDoubt,
         };
@@ -339,8 +338,7 @@ fn inv_b11_a_report_is_recorded_then_wakes_then_is_acknowledged_and_in_doubt_non
     let (mut report, _) = Report::arrived(true);
     assert_eq!(known(&mut report), [ReportEffect::Record]);
     let stored = Disposition::Stored;
-    assert_eq!(report.step(ReportInput::Recorded(stored)), [ReportEffect::Wake, ReportEffect::RecordAck(stored)]);
-    assert_eq!(report.step(ReportInput::AckRecorded), [ReportEffect::SendAck(stored)]);
+    assert_eq!(report.step(ReportInput::Recorded(stored)), [ReportEffect::Wake, ReportEffect::SendAck(stored)]);
     let (mut report, _) = Report::arrived(true);
     known(&mut report);
     assert_eq!(report.step(ReportInput::InDoubt), [ReportEffect::CloseSocket]);

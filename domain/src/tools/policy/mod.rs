@@ -237,11 +237,18 @@ pub fn hear(id: &str, policy: &dyn Policy, call: &PolicyCall) -> Option<Verdict>
     }
 }
 
+/// Whether a person is to be asked, unless one granted it: without that, grants change nothing.
+pub fn would_ask(word: Option<&Verdict>, call: &PolicyCall) -> bool {
+    let decision = word.map_or_else(|| Verdict::of_tool(call.approval).decision, |word| word.decision);
+    decision == Decision::Ask
+}
+
 /// What is decided about a call, given the first word that a policy had about it. `somebody`: whether there is a
 /// person who can be asked; without one, *ask* is a refusal.
 pub fn conclude(word: Option<Verdict>, grants: &[Grant], call: &PolicyCall, somebody: bool) -> Verdict {
+    let asks = would_ask(word.as_ref(), call);
     let verdict = word.unwrap_or_else(|| Verdict::of_tool(call.approval));
-    if verdict.decision != Decision::Ask {
+    if !asks {
         return verdict;
     }
     if let Some(grant) = grants.iter().find(|grant| grant.covers(call)) {

@@ -9,6 +9,7 @@ mod error;
 mod news;
 mod open;
 mod read;
+mod versions;
 mod write;
 
 pub use connections::{PgConnections, Taken};

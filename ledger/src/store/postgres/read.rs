@@ -2,6 +2,7 @@
 
 use super::connections::PgConnections;
 use super::partition;
+use super::versions::Versions;
 use crate::append::Head;
 use crate::limits::MAX_APPEND_EVENTS;
 use crate::place::PostgresUrl;
@@ -38,11 +39,12 @@ pub(crate) struct PgLog {
     pub(super) connections: PgConnections,
     /// What the writer of the same process signs its notifications with; empty without one.
     pub(super) own: String,
+    versions: Versions,
 }
 
 impl PgLog {
     pub fn new(url: &PostgresUrl, connections: PgConnections, own: String) -> Self {
-        Self { place: url.to_string(), connections, own }
+        Self { place: url.to_string(), connections, own, versions: Versions::new(url) }
     }
 
     pub async fn ledger_id(&self) -> Result<String, sqlx::Error> {
@@ -120,6 +122,10 @@ impl ReadLog for PgLog {
         let events = page(query.fetch(&mut *connection)).await?;
         connection.give_back();
         Ok(events)
+    }
+
+    async fn version(&self, stream: &StreamId) -> Result<Option<u64>, sqlx::Error> {
+        self.versions.of(stream).await.map(Some)
     }
 
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
@@ -244,6 +250,7 @@ impl ReadLog for PgLog {
     }
 
     async fn close(&self) {
+        self.versions.close().await;
         self.connections.close().await;
     }
 }
