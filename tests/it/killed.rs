@@ -96,6 +96,19 @@ async fn a_device_killed_while_it_executes_reports_that_it_cannot_know_and_never
     agui::assert_success(&events);
     assert_eq!(agui::results(&events)[0]["error"]["code"], "RESULT_UNKNOWN");
     assert_eq!(ann.tool_call(&asked).await["status"], "unknown");
+    let journal = state.path().join("device/journal.sqlite").to_str().unwrap().to_owned();
+    let reconcile = async |at: u64| {
+        let order = ["--json", "reconcile", "--journal", journal.as_str(), "--at", &at.to_string()];
+        let told = Process::replay(&server.data, &order).await;
+        told.assert_success();
+        serde_json::from_str::<Value>(told.stdout.trim()).expect("one line of JSON")
+    };
+    let told = reconcile(server.log().await.head().await).await;
+    assert!(told["open"][0]["journal"].as_str().unwrap().starts_with("begun"), "{told:#}");
+    assert_eq!((&told["open"][1], &told["journal"]["calls"]), (&Value::Null, &json!({ "unknown": 1 })), "{told:#}");
+    // What the device has of a later call is no contradiction to an earlier log.
+    let told = reconcile(1).await;
+    assert_eq!((&told["open"], &told["journal"]["conflicts"]), (&json!([]), &json!([])), "{told:#}");
 
     // A read would not wait any more: if it were made again, it would be made in full.
     traces.go();
