@@ -111,7 +111,7 @@ pub(crate) async fn beside(url: &PostgresUrl, projections: &Projections) -> Resu
 }
 
 /// A store in a schema that an earlier process may have begun for the same, and that survives the end of this one;
-/// nothing where another process has it at this moment.
+/// nothing where another process has it at this moment. What a process left behind that was to be removed at its end is removed.
 pub(crate) async fn kept(
     url: &PostgresUrl,
     of: &str,
@@ -130,6 +130,7 @@ pub(crate) async fn kept(
         holder.close().await?;
         return Ok(None);
     }
+    remove_left(&mut holder, BESIDE).await?;
     let pool = Pool::Postgres(pool(url, &name, WRITERS));
     let continued = match migrate(&mut holder, &name).await {
         Ok(()) => can_be_continued(&pool, ledger, projections, identity).await?,
