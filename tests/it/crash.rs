@@ -12,7 +12,7 @@ use devmind_ledger::{ExecuteError, Ledger, execute};
 use devmind_tests::raw_device::{file_output, success};
 use devmind_tests::sse::interrupts;
 use devmind_tests::{
-    Asked, ModelEndpoint, Question, RawDevice, Reply, Script, ScriptedModel, ServerProcess, TestServer, agui,
+    Asked, ModelEndpoint, Question, RawDevice, Reply, Script, ScriptedModel, ServerProcess, Stopped, TestServer, agui,
 };
 use serde_json::{Value, json};
 
@@ -245,23 +245,10 @@ fn endings(run_id: &RunId, claim: &Claim) -> [ConversationCommand; 4] {
 /// Rule 9: the answer was recorded, the end of the run was not.
 #[tokio::test]
 async fn a_run_that_was_finished_in_its_thread_when_the_server_died_is_settled_as_a_success() {
-    let server = TestServer::with_scripted(ScriptedModel::new([])).await;
-    let asked = server.client("ann").ask(&Question::new("go")).await;
-    let prepared = server.log().one("RunPrepared").await.payload;
-    let claim = Claim { node_id: server.app().claim.node_id.clone(), epoch: server.app().claim.epoch };
-    let stopped = server.stop().await;
-
     // What a server that died between the two appends leaves behind.
-    let ledger = Ledger::open(stopped.data.ledger_place()).await.unwrap();
-    let run_id = RunId::from(asked.run_id.as_str());
-    let metadata = Metadata::new(Actor::server(&claim.node_id), claim.node_id.clone())
-        .run(&run_id)
-        .conversation(&asked.conversation_id.as_str().into());
-    let claimed = ConversationCommand::ClaimRun { run_id: run_id.clone(), claim, context_hash: hash_of("go") };
-    execute::<Conversation>(&ledger, &asked.conversation_id, &metadata, claimed, None).await.unwrap();
-    let thread = agui::text(&prepared, "graph_thread_id");
+    let Left { stopped, ledger, asked, run_id, thread, metadata, .. } = left_claimed().await;
     for command in answered(&asked, &run_id, Vec::new()) {
-        execute::<Thread>(&ledger, thread, &metadata, command, None).await.unwrap();
+        execute::<Thread>(&ledger, &thread, &metadata, command, None).await.unwrap();
     }
     ledger.close().await;
 
@@ -280,28 +267,14 @@ async fn a_run_that_was_finished_in_its_thread_when_the_server_died_is_settled_a
 /// The results of two calls were recorded, one of them refused, and the thread had observed neither; a third had not begun.
 #[tokio::test]
 async fn a_result_that_was_recorded_and_not_told_when_the_server_died_is_told_as_it_is() {
-    let server = TestServer::with_scripted(ScriptedModel::new([])).await;
-    let asked = server.client("ann").ask(&Question::new("go")).await;
-    let prepared = server.log().one("RunPrepared").await.payload;
-    let claim = Claim { node_id: server.app().claim.node_id.clone(), epoch: server.app().claim.epoch };
-    let stopped = server.stop().await;
-
-    let ledger = Ledger::open(stopped.data.ledger_place()).await.unwrap();
-    let run_id = RunId::from(asked.run_id.as_str());
-    let metadata = Metadata::new(Actor::server(&claim.node_id), claim.node_id.clone())
-        .run(&run_id)
-        .conversation(&asked.conversation_id.as_str().into());
-    let claimed =
-        ConversationCommand::ClaimRun { run_id: run_id.clone(), claim: claim.clone(), context_hash: hash_of("go") };
-    execute::<Conversation>(&ledger, &asked.conversation_id, &metadata, claimed, None).await.unwrap();
-    let thread = agui::text(&prepared, "graph_thread_id");
+    let Left { stopped, ledger, asked, run_id, claim, thread, metadata } = left_claimed().await;
     let call = |id: &str, a: Value| {
         let arguments = json!({ "a": a, "b": 2 }).to_string();
         ModelToolCall { id: id.into(), name: "add".into(), arguments }
     };
     let calls = vec![call("done", json!(1)), call("refused", json!("x")), call("waiting", json!(1))];
     for command in answered(&asked, &run_id, calls.clone()) {
-        execute::<Thread>(&ledger, thread, &metadata, command, None).await.unwrap();
+        execute::<Thread>(&ledger, &thread, &metadata, command, None).await.unwrap();
     }
     let of_call = |call: &ModelToolCall| {
         let admission = admit(catalogue(), call, false);
@@ -310,7 +283,7 @@ async fn a_result_that_was_recorded_and_not_told_when_the_server_died_is_told_as
             turn_id: asked.turn_id.as_str().into(),
             run_id: run_id.clone(),
             user_id: "ann".into(),
-            graph_thread_id: thread.into(),
+            graph_thread_id: thread.as_str().into(),
             model_call_id: call.id.clone(),
             parent_tool_call_id: None,
             tool: admission.tool.clone(),
@@ -321,7 +294,7 @@ async fn a_result_that_was_recorded_and_not_told_when_the_server_died_is_told_as
             call_hash: admission.call_hash.clone(),
             risk: admission.risk,
         };
-        (ToolCallId::of(&thread.into(), &call.id), request, admission.refusal)
+        (ToolCallId::of(&thread.as_str().into(), &call.id), request, admission.refusal)
     };
     let (done, request, _) = of_call(&calls[0]);
     let dispatch = Dispatch {
@@ -369,6 +342,35 @@ async fn a_result_that_was_recorded_and_not_told_when_the_server_died_is_told_as
     assert_eq!(results[1]["error"], json!({ "code": "INVALID_ARGUMENTS", "message": error.message }));
     assert_eq!(results[2]["error"]["code"], "SERVER_RESTARTED");
     server.finish().await;
+}
+
+/// What a server leaves that died after it had claimed a run, and the ledger, which nobody has then.
+struct Left {
+    stopped: Stopped,
+    ledger: Ledger,
+    asked: Asked,
+    run_id: RunId,
+    claim: Claim,
+    thread: String,
+    metadata: Metadata,
+}
+
+async fn left_claimed() -> Left {
+    let server = TestServer::with_scripted(ScriptedModel::new([])).await;
+    let asked = server.client("ann").ask(&Question::new("go")).await;
+    let prepared = server.log().one("RunPrepared").await.payload;
+    let claim = Claim { node_id: server.app().claim.node_id.clone(), epoch: server.app().claim.epoch };
+    let stopped = server.stop().await;
+    let ledger = Ledger::open(stopped.data.ledger_place()).await.unwrap();
+    let run_id = RunId::from(asked.run_id.as_str());
+    let metadata = Metadata::new(Actor::server(&claim.node_id), claim.node_id.clone())
+        .run(&run_id)
+        .conversation(&asked.conversation_id.as_str().into());
+    let claimed =
+        ConversationCommand::ClaimRun { run_id: run_id.clone(), claim: claim.clone(), context_hash: hash_of("go") };
+    execute::<Conversation>(&ledger, &asked.conversation_id, &metadata, claimed, None).await.unwrap();
+    let thread = agui::text(&prepared, "graph_thread_id").to_owned();
+    Left { stopped, ledger, asked, run_id, claim, thread, metadata }
 }
 
 /// What the model is asked first about a conversation's first question.

@@ -35,7 +35,7 @@ pub use model::{ModelEndpoint, Reply};
 pub use process::{DeviceProcess, Finished, KilledServer, Process, ServerProcess, Traces, program};
 pub use raw_device::{RawDevice, RawSocket, SocketEnd};
 pub use scripted::{Script, ScriptedModel};
-pub use server::TestServer;
+pub use server::{Stopped, TestServer};
 pub use sse::{Frame, SseStream};
 pub use stalled::StalledReader;
 pub use tap::{Cut, Tap};
