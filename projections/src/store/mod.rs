@@ -15,13 +15,6 @@ use crate::projection::Projection;
 use crate::row::Columns;
 use devmind_ledger::{LedgerReader, Place};
 
-/// What serves whoever reads or searches the views and no change of a row: rows that are under way do without it.
-pub(crate) const WITHOUT_READERS: &str = "DROP INDEX IF EXISTS conversations_of_user; \
-    DROP INDEX IF EXISTS turns_of_conversation; DROP INDEX IF EXISTS runs_of_turn; \
-    DROP INDEX IF EXISTS messages_of_conversation; DROP INDEX IF EXISTS interrupts_overdue; \
-    DROP INDEX IF EXISTS tool_calls_of_conversation; DROP INDEX IF EXISTS tool_calls_of_run; \
-    DROP INDEX IF EXISTS tool_calls_of_turn";
-
 /// The projections of a store.
 pub(crate) type Projections = Vec<&'static dyn Projection>;
 

@@ -1,6 +1,6 @@
 //! The views in the schema `views` of a PostgreSQL database, and schemas beside it for rebuilds.
 
-use super::{Projections, Store, WITHOUT_READERS, begin_all, begin_kept, can_be_continued, settle};
+use super::{Projections, Store, begin_all, begin_kept, can_be_continued, settle};
 use crate::db::Pool;
 use crate::error::ViewError;
 use devmind_ledger::{LedgerReader, PgConnections, PostgresUrl};
@@ -58,10 +58,10 @@ pub(super) async fn open(
     Ok(store)
 }
 
-/// Tables for rows that are under way, which are neither read nor searched there.
+/// Tables for rows that are under way. They are not searched there; the other indexes stay, as each sets a limit that a
+/// value of an event may be beyond, which is to be told before the swap.
 async fn migrate_beside(connection: &mut PgConnection, schema: &str) -> Result<(), ViewError> {
     migrate(connection, schema).await?;
-    connection.execute(WITHOUT_READERS).await?;
     connection.execute("DROP INDEX IF EXISTS search_index").await?;
     Ok(())
 }
