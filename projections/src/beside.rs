@@ -4,10 +4,12 @@
 //! builds the same: then the rows go on where they stand. What is kept was made from this very log by this very
 //! program, with the same events erased and passed over, or it is thrown away.
 
-use crate::apply::known_types;
+use crate::apply::{known_types, stored};
 use crate::compare::Schemas;
 use crate::db::Pool;
+use crate::draft_folder::DraftFolder;
 use crate::error::ViewError;
+use crate::projection::Projection;
 use crate::store::{Projections, Store, postgres};
 use crate::views::named;
 use devmind_domain::canonical::{hash_json, sha256_hex};
@@ -38,15 +40,15 @@ enum Kept {
     New(TempDir),
     /// Removed when it is swapped in; nobody else takes it as long as the lock is held.
     Folder(PathBuf, #[allow(dead_code, reason = "dropped at the end")] File),
-    Schema(postgres::Schema),
+    Schema(postgres::Schema, Option<DraftFolder>),
 }
 
 /// Where the rows of a store beside the live one are.
 pub(crate) enum Room<'a> {
     /// In a file, and what a connection that writes it is to be told first.
     File(PathBuf, &'static str),
-    /// In a schema.
-    Schema(&'a str),
+    /// In a schema, after drafts that may be kept.
+    Schema(&'a str, Option<&'a DraftFolder>),
 }
 
 impl Kept {
@@ -54,7 +56,7 @@ impl Kept {
         match self {
             Self::New(folder) => Some(folder.path()),
             Self::Folder(folder, _) => Some(folder),
-            Self::Schema(_) => None,
+            Self::Schema(..) => None,
         }
     }
 }
@@ -74,7 +76,7 @@ impl Beside {
             }
             Place::Postgres(url) => {
                 let (store, schema) = postgres::beside(url, projections).await?;
-                Ok(Self { store, schemas: schemas(&schema), kept: Kept::Schema(schema) })
+                Ok(Self { store, schemas: schemas(&schema), kept: Kept::Schema(schema, None) })
             }
         }
     }
@@ -100,9 +102,23 @@ impl Beside {
                 Ok(Self { store, schemas: files(), kept: Kept::Folder(folder, lock) })
             }
             Place::Postgres(url) => match postgres::kept(url, of, ledger, projections, &identity).await? {
-                Some((store, schema)) => Ok(Self { store, schemas: schemas(&schema), kept: Kept::Schema(schema) }),
+                Some((store, schema)) => {
+                    let drafts = DraftFolder::open(&sha256_hex(format!("{of} {url}").as_bytes()), &identity);
+                    Ok(Self { store, schemas: schemas(&schema), kept: Kept::Schema(schema, drafts) })
+                }
                 None => Self::new(views, projections).await,
             },
+        }
+    }
+
+    /// Where a projection's rows stand, those of a draft that is kept among them.
+    pub async fn stands(&self, projection: &'static dyn Projection) -> Result<u64, ViewError> {
+        let (_, stands) = stored(&self.store.write, projection.name()).await?;
+        match &self.kept {
+            Kept::Schema(_, Some(drafts)) => {
+                Ok(stands.position.max(drafts.draft(projection)?.position(projection.name())?))
+            }
+            Kept::New(_) | Kept::Folder(..) | Kept::Schema(_, None) => Ok(stands.position),
         }
     }
 
@@ -116,7 +132,7 @@ impl Beside {
             Kept::Folder(folder, _) => {
                 Room::File(folder.join(FILE), "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 10000")
             }
-            Kept::Schema(schema) => Room::Schema(&schema.name),
+            Kept::Schema(schema, drafts) => Room::Schema(&schema.name, drafts.as_ref()),
         }
     }
 
@@ -146,7 +162,7 @@ impl Beside {
     #[cfg(test)]
     pub async fn let_go(self) {
         self.store.close().await;
-        if let Kept::Schema(schema) = self.kept {
+        if let Kept::Schema(schema, _) = self.kept {
             schema.let_go().await;
         }
     }
@@ -158,7 +174,10 @@ impl Beside {
         match self.kept {
             Kept::New(_) => Ok(()),
             Kept::Folder(folder, _lock) => Ok(std::fs::remove_dir_all(folder)?),
-            Kept::Schema(schema) => schema.remove().await,
+            Kept::Schema(schema, drafts) => {
+                schema.remove().await?;
+                Ok(drafts.map_or(Ok(()), DraftFolder::remove)?)
+            }
         }
     }
 }
@@ -170,7 +189,10 @@ impl Beside {
 pub async fn forget_unfinished(views: &Place) -> Result<(), ViewError> {
     let file = match views {
         Place::File(file) => file,
-        Place::Postgres(url) => return postgres::forget_unfinished(url).await,
+        Place::Postgres(url) => {
+            postgres::forget_unfinished(url).await?;
+            return Ok(DraftFolder::forget()?);
+        }
     };
     for entry in std::fs::read_dir(folder_of(file))? {
         let entry = entry?;
@@ -214,7 +236,7 @@ async fn positions(ledger: &LedgerReader, event_type: &str) -> Result<Vec<u64>, 
 }
 
 /// Makes a folder for its owner alone: rows hold what people wrote.
-fn private_folder(folder: &Path) -> std::io::Result<()> {
+pub(crate) fn private_folder(folder: &Path) -> std::io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);

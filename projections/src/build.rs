@@ -26,8 +26,8 @@ use tokio::task::JoinHandle;
 const AHEAD: usize = 1;
 /// Pieces of rows between reading them and sending them.
 const PIECES: usize = 4;
-/// With more events than this to go, rows of PostgreSQL that are there already are made anew: that is quicker than
-/// going on with them change by change.
+/// With more events than this to go, rows that are in PostgreSQL already are made anew in a draft: that is quicker
+/// than going on with them change by change.
 const MANY: u64 = 20_000;
 
 /// What is to be built of one projection.
@@ -61,7 +61,7 @@ pub(crate) async fn build(
             let (_, built) = write(vec![(draft, projections)], ledger, wanted, count).await?;
             Ok(built)
         }
-        Room::Schema(schema) => build_in_schema(beside, schema, ledger, wanted, count).await,
+        Room::Schema(schema, _) => build_in_schema(beside, schema, ledger, wanted, count).await,
     }
 }
 
@@ -72,28 +72,28 @@ async fn build_in_schema(
     wanted: &[Wanted],
     count: &mut (dyn FnMut(u64) + Send),
 ) -> Result<Vec<Built>, ViewError> {
-    let (mut anew, going_on): (Vec<_>, Vec<_>) =
-        wanted.iter().copied().partition(|wanted| wanted.from == 0 || wanted.to.saturating_sub(wanted.from) > MANY);
-    let mut drafts = Vec::new();
-    for wanted in &mut anew {
-        wanted.from = 0;
-        // A draft each, so that they are copied at the same time.
-        let projections = vec![wanted.projection];
-        drafts.push(blocking(move || Draft::unnamed(&projections).map(|draft| (draft, projections))).await??);
+    let (mut drafted, mut there) = (Vec::new(), Vec::new());
+    for wanted in wanted {
+        let (_, stands) = stored(&beside.store.write, wanted.projection.name()).await?;
+        match stands.position {
+            position if position > 0 && wanted.to.saturating_sub(position) <= MANY => there.push(*wanted),
+            _ => drafted.push(*wanted),
+        }
     }
-    let (drafts, made) = write(drafts, ledger, &anew, count).await?;
+    let drafts = drafts(beside, &mut drafted)?;
+    let (drafts, made) = write(drafts, ledger, &drafted, count).await?;
     let mut copying = Vec::new();
-    for (wanted, (draft, (_, made))) in anew.into_iter().zip(drafts.into_iter().zip(made)) {
+    for (wanted, (draft, (_, made))) in drafted.into_iter().zip(drafts.into_iter().zip(made)) {
         copying.push(finish(beside, schema, ledger, wanted, draft, made));
     }
     let mut built: Vec<_> = stream::iter(copying).buffered(beside.store.write.writers()).try_collect().await?;
-    for Wanted { projection, from, to } in going_on {
+    for Wanted { projection, from, to } in there {
         built.push((projection, told(fill(&beside.store, projection, ledger, from, to, count).await)?));
     }
     Ok(built)
 }
 
-/// Copies what was made in a draft into the schema, or makes it there.
+/// Copies what was made in a draft into the schema, or makes it there where the database refuses it.
 async fn finish(
     beside: &Beside,
     schema: &str,
@@ -103,12 +103,26 @@ async fn finish(
     made: Result<u64, Unbuilt>,
 ) -> Result<Built, ViewError> {
     let pool = &beside.store.write;
-    if made.is_ok() && copy(draft, schema, pool, projection).await? {
+    if made.is_err() || copy(draft, schema, pool, projection).await? {
         return Ok((projection, made));
     }
     let (_, stands) = stored(pool, projection.name()).await?;
     let filled = fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await;
     Ok((projection, told(filled)?))
+}
+
+/// A draft for each, so that they are copied at the same time; what is wanted begins where they stand.
+pub(crate) fn drafts(beside: &Beside, wanted: &mut [Wanted]) -> Result<Vec<(Draft, Projections)>, ViewError> {
+    let mut drafts = Vec::new();
+    for Wanted { projection, from, .. } in wanted {
+        let draft = match beside.room() {
+            Room::Schema(_, Some(kept)) => kept.draft(*projection)?,
+            Room::Schema(_, None) | Room::File(..) => Draft::unnamed(*projection)?,
+        };
+        *from = draft.position(projection.name())?;
+        drafts.push((draft, vec![*projection]));
+    }
+    Ok(drafts)
 }
 
 /// What an error says of one projection; any other is an error of them all.
@@ -117,7 +131,7 @@ pub(crate) fn told(built: Result<u64, ViewError>) -> Result<Result<u64, Unbuilt>
 }
 
 /// Reads, finds out and writes, all at the same time; each draft has projections of its own.
-async fn write(
+pub(crate) async fn write(
     drafts: Vec<(Draft, Projections)>,
     ledger: &LedgerReader,
     wanted: &[Wanted],

@@ -5,7 +5,7 @@
 
 use crate::apply::Step;
 use crate::change::{Change, Value};
-use crate::store::Projections;
+use crate::projection::Projection;
 use crate::store::draft_schema;
 use devmind_domain::nul::without_nul;
 use rusqlite::types::{ToSqlOutput, Value as Bound, ValueRef};
@@ -18,6 +18,8 @@ use std::path::Path;
 const STATEMENTS: usize = 256;
 /// What SQLite keeps of the rows in memory, at most (KiB, as a negative number).
 const CACHE: i64 = -16 << 10;
+/// A process that ends in a transaction leaves what takes it back; a computer that ends may leave anything.
+const KEPT: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF";
 /// Rows are handed on in pieces of about so many bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -49,17 +51,38 @@ impl Draft {
 
     /// Empty tables in a file without a name, which is gone when this is dropped, however the process ends
     /// (<https://www.sqlite.org/inmemorydb.html#temp_db>).
-    pub fn unnamed(projections: &Projections) -> rusqlite::Result<Self> {
-        let draft = Self::over(Connection::open("")?, "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")?;
-        draft.connection.execute_batch(&draft_schema())?;
-        for projection in projections {
-            draft.connection.execute(
-                "INSERT INTO projection_position (name, version, position, skipped_unknown, known_types) \
-                 VALUES (?1, ?2, 0, 0, '')",
-                params![projection.name(), projection.version()],
-            )?;
+    pub fn unnamed(projection: &dyn Projection) -> rusqlite::Result<Self> {
+        Self::over(Connection::open("")?, "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")?
+            .begun(projection, "")
+    }
+
+    /// Empty tables in a new file that is kept where the process ends.
+    pub fn new_kept(file: &Path, projection: &dyn Projection, origin: &str) -> rusqlite::Result<Self> {
+        Self::over(Connection::open(file)?, KEPT)?.begun(projection, origin)
+    }
+
+    /// What was begun in such a file; nothing where that came of something else.
+    pub fn kept(file: &Path, projection: &dyn Projection, origin: &str) -> rusqlite::Result<Option<Self>> {
+        if !file.exists() {
+            return Ok(None);
         }
-        Ok(draft)
+        let draft = Self::over(Connection::open(file)?, KEPT)?;
+        let one = |sql: &str| draft.connection.query_row(sql, [], |row| row.get::<_, String>(0));
+        let is_whole = one("PRAGMA quick_check(1)")? == "ok" && one("SELECT ledger_id FROM views_origin")? == origin;
+        draft.stands(projection.name())?;
+        Ok(is_whole.then_some(draft))
+    }
+
+    fn begun(self, projection: &dyn Projection, origin: &str) -> rusqlite::Result<Self> {
+        self.connection.execute_batch(&draft_schema())?;
+        self.connection.execute(
+            "INSERT INTO projection_position (name, version, position, skipped_unknown, known_types) \
+             VALUES (?1, ?2, 0, 0, '')",
+            params![projection.name(), projection.version()],
+        )?;
+        // The last of it: without this line the file is of no use.
+        self.connection.execute("INSERT INTO views_origin (only_row, ledger_id) VALUES (1, ?1)", [origin])?;
+        Ok(self)
     }
 
     fn over(connection: Connection, pragmas: &str) -> rusqlite::Result<Self> {
@@ -98,6 +121,11 @@ impl Draft {
     pub fn stands(&self, name: &str) -> rusqlite::Result<(i64, Option<String>, i64)> {
         let sql = "SELECT position, leaf_hash, skipped_unknown FROM projection_position WHERE name = ?1";
         self.connection.query_row(sql, [name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+    }
+
+    /// The position alone.
+    pub fn position(&self, name: &str) -> rusqlite::Result<u64> {
+        self.stands(name).map(|(position, ..)| position.unsigned_abs())
     }
 
     /// The columns of a table, in order.

@@ -19,6 +19,7 @@ mod db;
 mod device;
 mod difference;
 mod draft;
+mod draft_folder;
 mod error;
 mod operate;
 mod past;

@@ -120,8 +120,7 @@ pub(crate) async fn rebuild_these(
     let mut counter = Counter::new(head * projections.len() as u64, progress);
     let mut wanted = Vec::new();
     for projection in projections {
-        let (_, begun) = stored(&beside.store.write, projection.name()).await?;
-        wanted.push(Wanted { projection, from: begun.position, to: head });
+        wanted.push(Wanted { projection, from: beside.stands(projection).await?, to: head });
     }
     let resumed = wanted.iter().map(|wanted| wanted.from).sum();
     counter.add(resumed);

@@ -1,8 +1,13 @@
 //! Rows that are made in a draft are those that the runner makes, and what is wrong with one event is told of it.
 
 use super::fragile::{Poison, with_fragile};
+use super::rebuild::skipped;
+use crate::beside::{Beside, forget_unfinished};
+use crate::build::{Wanted, drafts, write};
 use crate::check::check;
+use crate::projection::Projection;
 use crate::rebuild::{rebuild, rebuild_these};
+use crate::registry::PROJECTIONS;
 use crate::testing::*;
 use devmind_domain::canonical::sha256_hex;
 use devmind_domain::conversation::RunKind;
@@ -56,4 +61,34 @@ async fn a_value_that_postgres_alone_refuses_is_told_with_its_event_although_the
     assert_eq!(failed, [("conversation", 3)]);
     assert!(report.failed[0].reason.contains("index"), "{report:?}");
     assert!(report.projections.iter().any(|one| *one == ("search".to_owned(), head)), "{report:?}");
+}
+
+#[tokio::test]
+async fn an_interrupted_rebuild_on_postgres_goes_on_with_its_drafts_unless_other_rows_would_come_of_it_now() {
+    let mut bench = Bench::postgres().await;
+    let head = bench.append([started("c1", "ann"), asked("c1", "t1", 1), asked("c1", "t2", 2)]).await;
+    let (log, place, projections) = (bench.ledger.reader().clone(), bench.views_place(), PROJECTIONS.to_vec());
+    // As far as the second event, and not copied.
+    let interrupted = async || {
+        let beside = Beside::kept(&place, &log, &projections).await.expect("beside");
+        let wanted = |projection: &&'static dyn Projection| Wanted { projection: *projection, from: 0, to: 2 };
+        let mut wanted: Vec<_> = projections.iter().map(wanted).collect();
+        let drafts = drafts(&beside, &mut wanted).expect("drafts");
+        write(drafts, &log, &wanted, &mut |_| {}).await.expect("written");
+        beside.let_go().await;
+    };
+    let resumed = async || rebuild(&place, &log, |_, _| {}).await.expect("rebuilt").resumed;
+    interrupted().await;
+    let done = rebuild(&place, &log, |_, _| {}).await.expect("rebuilt");
+    let views = PROJECTIONS.len() as u64;
+    assert_eq!((done.resumed, done.events), (views * 2, views * (head - 2)));
+    assert!(check(&place, &log, |_, _| {}).await.expect("checked").is_equal());
+    assert_eq!(resumed().await, 0, "nothing was left");
+    interrupted().await;
+    bench.append([skipped(1)]).await;
+    assert_eq!(resumed().await, 0, "an event is passed over now");
+    assert!(check(&place, &log, |_, _| {}).await.expect("checked").is_equal());
+    interrupted().await;
+    forget_unfinished(&place).await.expect("forgotten");
+    assert_eq!(resumed().await, 0, "forgotten");
 }

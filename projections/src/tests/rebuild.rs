@@ -31,7 +31,7 @@ async fn filled(mut bench: Bench) -> (Bench, u64) {
 }
 
 /// An operator has the first projection pass over an event.
-fn skipped(position: u64) -> Fact {
+pub(super) fn skipped(position: u64) -> Fact {
     let of = PROJECTIONS[0];
     let event = ProjectionEventSkipped {
         version: of.version(),
