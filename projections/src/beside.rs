@@ -7,6 +7,7 @@
 use crate::apply::{known_types, stored};
 use crate::compare::Schemas;
 use crate::db::Pool;
+use crate::draft::KEPT as KEPT_PRAGMAS;
 use crate::draft_folder::DraftFolder;
 use crate::error::ViewError;
 use crate::projection::Projection;
@@ -24,6 +25,8 @@ use tempfile::TempDir;
 /// What the folders of stores beside the live one begin with, and those that are kept.
 const NEW: &str = "views-rebuild-";
 const KEPT: &str = "views-rebuilding-";
+/// Says on Linux which start of the computer this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The store in such a folder.
 const FILE: &str = "views.sqlite";
 
@@ -128,10 +131,7 @@ impl Beside {
             Kept::New(folder) => {
                 Room::File(folder.path().join(FILE), "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
             }
-            // As written ahead: the end of the process leaves what was committed.
-            Kept::Folder(folder, _) => {
-                Room::File(folder.join(FILE), "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 10000")
-            }
+            Kept::Folder(folder, _) => Room::File(folder.join(FILE), KEPT_PRAGMAS),
             Kept::Schema(schema, drafts) => Room::Schema(&schema.name, drafts.as_ref()),
         }
     }
@@ -212,14 +212,15 @@ fn schemas(beside: &postgres::Schema) -> Schemas {
     Schemas { live: postgres::SCHEMA.to_owned(), rebuilt: beside.name.clone() }
 }
 
-/// What rows depend on beside the events up to their position: the log, the program, and what changes the meaning of
-/// events afterwards.
+/// What rows depend on beside the events up to their position: the log, the program, what changes the meaning of events
+/// afterwards, and the computer's start, because they are not flushed to its disk.
 async fn identity(ledger: &LedgerReader, projections: &Projections) -> Result<String, ViewError> {
     let program = std::env::current_exe().and_then(|file| file.metadata())?;
     let built = program.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos().to_string();
     let (erased, skipped) =
         (positions(ledger, "PayloadRedacted").await?, positions(ledger, "ProjectionEventSkipped").await?);
-    let of = (ledger.ledger_id(), (program.len(), built), named(projections), known_types(), erased, skipped);
+    let started = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
+    let of = (ledger.ledger_id(), (program.len(), built), named(projections), known_types(), erased, skipped, started);
     Ok(hash_json(&of))
 }
 

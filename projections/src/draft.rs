@@ -19,7 +19,7 @@ const STATEMENTS: usize = 256;
 /// What SQLite keeps of the rows in memory, at most (KiB, as a negative number).
 const CACHE: i64 = -16 << 10;
 /// A process that ends in a transaction leaves what takes it back; a computer that ends may leave anything.
-const KEPT: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF";
+pub(crate) const KEPT: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF";
 /// Rows are handed on in pieces of about so many bytes.
 const PIECE_BYTES: usize = 256 << 10;
 

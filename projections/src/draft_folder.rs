@@ -11,10 +11,6 @@ use std::path::{Path, PathBuf};
 const BEGIN: &str = "devmind-views-rebuilding-";
 /// The file that whoever uses a folder holds.
 const LOCK: &str = "lock";
-/// Says on Linux which start of the computer this is: what was written before another one may never have reached the
-/// disk, as drafts are not flushed.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
 /// A folder that is this process's as long as it is held.
 pub(crate) struct DraftFolder {
     folder: PathBuf,
@@ -30,8 +26,7 @@ impl DraftFolder {
         let lock = held(&folder).inspect_err(|error| {
             tracing::info!(folder = %folder.display(), %error, "an interruption of this rebuild will not be gone on from");
         });
-        let origin = format!("{identity} {}", fs::read_to_string(BOOT_ID).unwrap_or_default().trim());
-        Some(Self { folder, origin, _lock: lock.ok()? })
+        Some(Self { folder, origin: identity.to_owned(), _lock: lock.ok()? })
     }
 
     fn file(&self, projection: &dyn Projection) -> PathBuf {
