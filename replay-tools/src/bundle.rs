@@ -1,7 +1,6 @@
 //! `export`, `import` and `verify BUNDLE`: events that others can check without the ledger.
 
 use crate::Verdict;
-use crate::at::position;
 use crate::cli::ExportArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
@@ -25,7 +24,7 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
         return Err(Failure::new(ErrorCode::ValidationFailed, message)
             .with_hint("a bundle has everything up to the newest checkpoint"));
     }
-    let reader = data.open_ledger().await?;
+    let reader = data.open_whole_ledger().await?;
     let filtered = |filter, words: String| Selection::Some(Box::new(filter), words);
     let selection = match (args.conversation, args.run) {
         (Some(id), _) => {
@@ -39,7 +38,7 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
         (None, None) => Selection::Everything,
     };
     let own = origin(reader.ledger_id());
-    let at = position(&reader, args.at).await?;
+    let at = data.position(&reader, args.at).await?;
     let newest = checkpoint(data, &own, args.witness.as_ref(), at)?;
     let key =
         read_public_key(data.folder()).map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;

@@ -1,9 +1,13 @@
 //! Data on stdout, everything else on stderr.
 
 use crate::failure::Failure;
+use crate::store::Source;
+use devmind_domain::ErrorCode;
+use devmind_ledger::DamagedRow;
 use devmind_projections::{Unread, UnreadEvent};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::{BufWriter, IsTerminal, Stdout, Write};
 use std::sync::{Mutex, PoisonError};
@@ -67,9 +71,30 @@ pub(crate) fn tell_unread(unread: &Unread) -> bool {
     }
 }
 
-/// The same as JSON.
-pub(crate) fn unread_json(unread: &Unread) -> Vec<&UnreadEvent> {
-    unread.events().collect()
+/// Names the rows that a command passed over, which hold no event; whether there are any.
+pub(crate) fn tell_damage(data: &Source) -> bool {
+    let rows = data.damaged();
+    for DamagedRow { position, reason } in &rows {
+        say(escaped(&format!("event {position} [{}]: {reason}", ErrorCode::LedgerCorrupt.as_str())));
+    }
+    if let Some(unnamed) = data.unnamed_damage() {
+        say(format_args!("and {unnamed} more"));
+    }
+    if !rows.is_empty() {
+        say("rows of the log are damaged, and what is shown is without them: `devmind-replay verify` tells the rest");
+    }
+    !rows.is_empty()
+}
+
+/// What something is shown without, events and rows, as JSON.
+pub(crate) fn unread_json(unread: &Unread, data: &Source) -> Vec<Value> {
+    let code = ErrorCode::LedgerCorrupt.as_str();
+    let row =
+        |DamagedRow { position, reason }| (position, json!({ "position": position, "code": code, "reason": reason }));
+    let rows = data.damaged().into_iter().map(row);
+    let mut all: Vec<(u64, Value)> = unread.events().map(|event| (event.position, json!(event))).chain(rows).collect();
+    all.sort_by_key(|(position, _)| *position);
+    all.into_iter().map(|(_, told)| told).collect()
 }
 
 /// Between two lines about progress where nobody looks at a terminal.

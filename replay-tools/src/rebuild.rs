@@ -12,7 +12,7 @@ use devmind_projections::{HeldView, ProjectionCheck, Unbuilt};
 use serde_json::json;
 
 pub(crate) async fn run(data: &Source, args: RebuildArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = data.open_ledger().await?;
+    let reader = data.open_whole_ledger().await?;
     let views = data.views();
     match args.check {
         true => check(&views, &reader, args.projection.as_deref(), output).await,
