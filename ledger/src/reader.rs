@@ -239,6 +239,21 @@ impl LedgerReader {
         self.events(Pages::All, after, limit).await
     }
 
+    /// The same for who must not lack an event: a place without one is an error of its position, too.
+    ///
+    /// # Errors
+    /// As [`LedgerReader::read`]; [`LedgerError::Damaged`] where the next event is not there.
+    pub async fn read_gapless(&self, after: u64, limit: u32) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let mut events = self.read(after, limit).await?;
+        let follow = (after + 1..).zip(&events).take_while(|(place, event)| event.position == *place).count();
+        events.truncate(follow);
+        if events.is_empty() && self.head().await?.position > after {
+            let (place, reason) = (self.0.store.place().to_owned(), "it is not there".to_owned());
+            return Err(LedgerError::Damaged { place, position: after + 1, reason });
+        }
+        Ok(events)
+    }
+
     /// The position of the last event that was recorded at a moment or before it; 0 where there is none.
     /// Time never goes back in a log, so this looks at a few events only.
     ///

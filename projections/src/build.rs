@@ -11,7 +11,7 @@ use crate::db::{Pool, is_the_statements_fault, values};
 use crate::draft::{Draft, Part};
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::rebuild::{Unbuilt, fill};
+use crate::rebuild::{Unbuilt, fill, unreadable};
 use crate::skips;
 use devmind_domain::event::RecordedEvent;
 use devmind_ledger::{LedgerError, LedgerReader, MAX_PAGE_EVENTS};
@@ -92,7 +92,10 @@ async fn build_in_schema(
             }
             let to = anew.iter().find(|wanted| wanted.projection.name() == projection.name()).map_or(0, |w| w.to);
             let (_, stands) = stored(&beside.store.write, projection.name()).await?;
-            built.push((projection, told(fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await)?));
+            built.push((
+                projection,
+                told(fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await)?,
+            ));
         }
     }
     for Wanted { projection, from, to } in going_on {
@@ -115,15 +118,28 @@ async fn write(
 ) -> Result<(Draft, Vec<Built>), ViewError> {
     let mut under_way = Vec::new();
     for wanted in wanted {
-        let skips = skips::of(ledger, wanted.projection).await?;
-        under_way.push(UnderWay { wanted: *wanted, skips, position: wanted.from, failed: None });
+        let (skips, failed) = match skips::of(ledger, wanted.projection).await {
+            Ok(skips) => (skips, None),
+            Err(error) => {
+                let unbuilt = Unbuilt::of(unreadable(wanted.projection, error))?;
+                (BTreeSet::new(), Some((unbuilt.position, unbuilt.reason)))
+            }
+        };
+        under_way.push(UnderWay { wanted: *wanted, skips, position: wanted.from, failed });
     }
     let from = wanted.iter().map(|wanted| wanted.from).min().unwrap_or(0);
     let to = wanted.iter().map(|wanted| wanted.to).max().unwrap_or(0);
     let mut pages = read(ledger.clone(), from, to);
     let (parts, writer) = writer(draft);
     while let Some(page) = pages.recv().await {
-        let page = page?;
+        let page = match page {
+            Err(LedgerError::Damaged { position, reason, .. }) => {
+                let lack = under_way.iter_mut().filter(|one| one.failed.is_none() && one.wanted.to >= position);
+                lack.for_each(|one| one.failed = Some((position, reason.clone())));
+                break;
+            }
+            page => page?,
+        };
         let planned = plan(&mut under_way, &page);
         let events = planned.iter().map(|part| part.steps.len() as u64).sum();
         if parts.send(planned).await.is_err() {
@@ -194,7 +210,7 @@ fn read(ledger: LedgerReader, from: u64, to: u64) -> mpsc::Receiver<Result<Vec<A
     tokio::spawn(async move {
         let mut position = from;
         while position < to {
-            let page = ledger.read(position, MAX_PAGE_EVENTS).await;
+            let page = ledger.read_gapless(position, MAX_PAGE_EVENTS).await;
             match page.as_ref().map(|page| page.last().map(|last| last.position)) {
                 Ok(None) => break,
                 Ok(Some(last)) => position = last,

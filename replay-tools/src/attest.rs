@@ -4,6 +4,7 @@ use crate::Verdict;
 use crate::cli::AttestArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress};
+use crate::projection::views;
 use crate::rebuild::tell_unbuilt;
 use crate::store::Source;
 use devmind_domain::ErrorCode;
@@ -18,7 +19,7 @@ pub(crate) async fn run(data: &Source, args: AttestArgs, output: &mut Output) ->
     };
     let only = args.projection.as_deref();
     let (attested, failed) = match args.at {
-        None => (attest(&data.views(), only).await?, Vec::new()),
+        None => (attest(&views(data)?, only).await?, Vec::new()),
         Some(at) => {
             let progress = Progress::new("rebuilding", "events");
             let at = data.position(&reader, Some(at)).await?;

@@ -82,7 +82,7 @@ async fn rebuild(
     output: &mut Output,
 ) -> Result<Verdict, Failure> {
     let report = {
-        let progress = Progress::new("rebuilding", "events");
+        let progress = Progress::going_on("rebuilding", "events");
         let tell = |done, total| progress.set(done, total);
         match projection {
             None => projections::rebuild(views, reader, tell).await?,

@@ -2,6 +2,7 @@
 //! which is all that is there.
 
 use crate::at::{self, At};
+use crate::bundle::named;
 use crate::failure::Failure;
 use crate::output::{escaped, say};
 use devmind_domain::ErrorCode;
@@ -51,7 +52,7 @@ impl Source {
     /// A bundle, with nothing but itself.
     pub async fn of_bundle(file: &Path) -> Result<Self, Failure> {
         let folder = tempfile::tempdir().map_err(BundleError::from)?;
-        let (reader, report) = match open_bundle(file, folder.path()).await? {
+        let (reader, report) = match open_bundle(file, folder.path()).await.map_err(|error| named(file, error))? {
             Ok(opened) => opened,
             Err(report) => {
                 let (total, file) = (report.findings_total, file.display());

@@ -38,7 +38,7 @@ pub struct Export {
 /// Writes a bundle to a file that is not there yet; until it is complete, it is `<file>.part`.
 ///
 /// `checkpoint` is the newest one of the ledger; events after it are left out. `progress` is told
-/// positions (done, all).
+/// positions (done, all), at first how far an interrupted export had come.
 ///
 /// # Errors
 /// [`BundleError`].
@@ -74,6 +74,7 @@ pub async fn export_bundle(
     let any = EventFilter::default();
     let resumed = writer.events;
     let mut after = writer.after;
+    progress(after, signed.size);
     while after < signed.size {
         let page = match selection {
             Selection::Everything => reader.query(&any, after, MAX_PAGE_EVENTS).await?,

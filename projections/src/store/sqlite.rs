@@ -4,6 +4,7 @@
 //! is set aside or emptied with a warning, and the runner fills it again from the log.
 
 use super::{Projections, Store, begin_all, begin_kept, can_be_continued, settle};
+use crate::beside::remove_left;
 use crate::db::{Pool, sqlite_code};
 use crate::error::ViewError;
 use devmind_ledger::LedgerReader;
@@ -17,8 +18,7 @@ use std::time::Duration;
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite/views");
 
 /// Rows that nobody searches are not indexed for it: the index follows those that are swapped in.
-const WITHOUT_SEARCH: &str =
-    "DROP TRIGGER IF EXISTS search_texts_added; DROP TRIGGER IF EXISTS search_texts_removed; DROP TABLE IF EXISTS search_index";
+const WITHOUT_SEARCH: &str = "DROP TRIGGER IF EXISTS search_texts_added; DROP TRIGGER IF EXISTS search_texts_removed; DROP TABLE IF EXISTS search_index";
 /// Connections that read at once, at most.
 const READERS: u32 = 4;
 /// A statement waits this long for another process's transaction (milliseconds).
@@ -35,6 +35,10 @@ impl Store {
     ) -> Result<Self, ViewError> {
         if let Some(folder) = file.parent() {
             tokio::fs::create_dir_all(folder).await?;
+        }
+        // What a check was killed beside holds what people wrote, and much room.
+        if let Err(error) = remove_left(file) {
+            tracing::warn!(%error, "it is not known whether a process left something beside the views");
         }
         // Two processes that start at once must not both create, migrate or replace the file.
         let _lock = lock(file).await?;

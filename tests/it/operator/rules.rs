@@ -231,6 +231,16 @@ async fn every_command_names_its_position_speaks_json_takes_a_past_one_and_chang
         let (of_all, of_part) = (row.run(&data, &[]).await, row.run(&Data::sqlite(), &["--bundle", &part]).await);
         assert_eq!((of_part.code, &of_part.stdout), (Some(0), &of_all.stdout), "{}: {of_part:#?}", row.command);
     }
+    // Spans are the same from either.
+    let spans = async |name: &str, data: &Data, more: &[&str]| {
+        let file = format!("{path}/{name}");
+        let told = replay(data, &[&["export", &file, "--format", "otlp"], more].concat()).await;
+        assert!(told.code == Some(0) && told.stderr.contains(&format!("read at position {head}")), "{told:#?}");
+        std::fs::read_to_string(file).unwrap()
+    };
+    let of_ledger = spans("ledger.otlp", &data, &[]).await;
+    assert!(of_ledger.contains(&asked.run_id), "{of_ledger}");
+    assert_eq!(spans("whole.otlp", &Data::sqlite(), &["--bundle", &whole]).await, of_ledger);
     let proved = replay(&Data::sqlite(), &["prove-once", "--tool-call", &call, "--bundle", &part]).await;
     assert!(proved.code == Some(0) && proved.stdout.starts_with("executed once"), "{proved:#?}");
     let attested = replay(&Data::sqlite(), &["attest", "--at", "3", "--bundle", &part]).await;
