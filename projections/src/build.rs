@@ -13,8 +13,10 @@ use crate::error::ViewError;
 use crate::projection::Projection;
 use crate::rebuild::{Unbuilt, fill, unreadable};
 use crate::skips;
+use crate::store::Projections;
 use devmind_domain::event::RecordedEvent;
 use devmind_ledger::{LedgerError, LedgerReader, MAX_PAGE_EVENTS};
+use futures::{StreamExt, TryStreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -55,7 +57,8 @@ pub(crate) async fn build(
     match beside.room() {
         Room::File(file, pragmas) => {
             let draft = blocking(move || Draft::in_file(&file, pragmas)).await??;
-            let (_, built) = write(draft, ledger, wanted, count).await?;
+            let projections = wanted.iter().map(|wanted| wanted.projection).collect();
+            let (_, built) = write(vec![(draft, projections)], ledger, wanted, count).await?;
             Ok(built)
         }
         Room::Schema(schema) => build_in_schema(beside, schema, ledger, wanted, count).await,
@@ -69,39 +72,43 @@ async fn build_in_schema(
     wanted: &[Wanted],
     count: &mut (dyn FnMut(u64) + Send),
 ) -> Result<Vec<Built>, ViewError> {
-    let (anew, going_on): (Vec<_>, Vec<_>) =
+    let (mut anew, going_on): (Vec<_>, Vec<_>) =
         wanted.iter().copied().partition(|wanted| wanted.from == 0 || wanted.to.saturating_sub(wanted.from) > MANY);
-    let mut built = Vec::new();
-    if !anew.is_empty() {
-        let anew: Vec<_> = anew.into_iter().map(|wanted| Wanted { from: 0, ..wanted }).collect();
-        let projections = anew.iter().map(|wanted| wanted.projection).collect();
-        let draft = blocking(move || Draft::unnamed(&projections)).await??;
-        let (mut draft, made) = write(draft, ledger, &anew, count).await?;
-        for (projection, made) in made {
-            let copied = match made {
-                Err(_) => false,
-                Ok(_) => {
-                    let (back, copied) = copy(draft, schema, &beside.store.write, projection).await?;
-                    draft = back;
-                    copied
-                }
-            };
-            if copied {
-                built.push((projection, made));
-                continue;
-            }
-            let to = anew.iter().find(|wanted| wanted.projection.name() == projection.name()).map_or(0, |w| w.to);
-            let (_, stands) = stored(&beside.store.write, projection.name()).await?;
-            built.push((
-                projection,
-                told(fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await)?,
-            ));
-        }
+    let mut drafts = Vec::new();
+    for wanted in &mut anew {
+        wanted.from = 0;
+        // A draft each, so that they are copied at the same time.
+        let projections = vec![wanted.projection];
+        drafts.push(blocking(move || Draft::unnamed(&projections).map(|draft| (draft, projections))).await??);
     }
+    let (drafts, made) = write(drafts, ledger, &anew, count).await?;
+    let mut copying = Vec::new();
+    for (wanted, (draft, (_, made))) in anew.into_iter().zip(drafts.into_iter().zip(made)) {
+        copying.push(finish(beside, schema, ledger, wanted, draft, made));
+    }
+    let mut built: Vec<_> = stream::iter(copying).buffered(beside.store.write.writers()).try_collect().await?;
     for Wanted { projection, from, to } in going_on {
         built.push((projection, told(fill(&beside.store, projection, ledger, from, to, count).await)?));
     }
     Ok(built)
+}
+
+/// Copies what was made in a draft into the schema, or makes it there.
+async fn finish(
+    beside: &Beside,
+    schema: &str,
+    ledger: &LedgerReader,
+    Wanted { projection, to, .. }: Wanted,
+    draft: Draft,
+    made: Result<u64, Unbuilt>,
+) -> Result<Built, ViewError> {
+    let pool = &beside.store.write;
+    if made.is_ok() && copy(draft, schema, pool, projection).await? {
+        return Ok((projection, made));
+    }
+    let (_, stands) = stored(pool, projection.name()).await?;
+    let filled = fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await;
+    Ok((projection, told(filled)?))
 }
 
 /// What an error says of one projection; any other is an error of them all.
@@ -109,13 +116,13 @@ pub(crate) fn told(built: Result<u64, ViewError>) -> Result<Result<u64, Unbuilt>
     built.map(Ok).or_else(|error| Unbuilt::of(error).map(Err))
 }
 
-/// Reads, finds out and writes, all at the same time.
+/// Reads, finds out and writes, all at the same time; each draft has projections of its own.
 async fn write(
-    draft: Draft,
+    drafts: Vec<(Draft, Projections)>,
     ledger: &LedgerReader,
     wanted: &[Wanted],
     count: &mut (dyn FnMut(u64) + Send),
-) -> Result<(Draft, Vec<Built>), ViewError> {
+) -> Result<(Vec<Draft>, Vec<Built>), ViewError> {
     let mut under_way = Vec::new();
     for wanted in wanted {
         let (skips, failed) = match skips::of(ledger, wanted.projection).await {
@@ -130,8 +137,8 @@ async fn write(
     let from = wanted.iter().map(|wanted| wanted.from).min().unwrap_or(0);
     let to = wanted.iter().map(|wanted| wanted.to).max().unwrap_or(0);
     let mut pages = read(ledger.clone(), from, to);
-    let (parts, writer) = writer(draft);
-    while let Some(page) = pages.recv().await {
+    let writers: Vec<_> = drafts.into_iter().map(|(draft, projections)| Writer::start(draft, &projections)).collect();
+    'pages: while let Some(page) = pages.recv().await {
         let page = match page {
             Err(LedgerError::Damaged { position, reason, .. }) => {
                 let lack = under_way.iter_mut().filter(|one| one.failed.is_none() && one.wanted.to >= position);
@@ -140,18 +147,25 @@ async fn write(
             }
             page => page?,
         };
-        let planned = plan(&mut under_way, &page);
-        let events = planned.iter().map(|part| part.steps.len() as u64).sum();
-        if parts.send(planned).await.is_err() {
-            // The thread ended, and says why.
-            break;
+        let mut parts = plan(&mut under_way, &page);
+        let events = parts.iter().map(|part| part.steps.len() as u64).sum();
+        for writer in &writers {
+            let own = parts.extract_if(.., |part| writer.of.contains(&part.name)).collect();
+            if writer.parts.send(own).await.is_err() {
+                // The thread ended, and says why.
+                break 'pages;
+            }
         }
         count(events);
     }
-    drop(parts);
-    let mut draft = writer.await.map_err(ended)??;
-    let built = under_way.into_iter().map(|one| one.end(&mut draft.refused)).collect();
-    Ok((draft, built))
+    let (mut drafts, mut refused) = (Vec::new(), BTreeMap::new());
+    for Writer { parts, writing, .. } in writers {
+        drop(parts);
+        let mut draft = writing.await.map_err(ended)??;
+        refused.append(&mut draft.refused);
+        drafts.push(draft);
+    }
+    Ok((drafts, under_way.into_iter().map(|one| one.end(&mut refused)).collect()))
 }
 
 /// One projection, while its rows are made.
@@ -225,16 +239,24 @@ fn read(ledger: LedgerReader, from: u64, to: u64) -> mpsc::Receiver<Result<Vec<A
 }
 
 /// A thread that writes page after page.
-fn writer(mut draft: Draft) -> (mpsc::Sender<Vec<Part>>, JoinHandle<rusqlite::Result<Draft>>) {
-    let (sender, mut pages) = mpsc::channel::<Vec<Part>>(AHEAD);
-    let writing = tokio::task::spawn_blocking(move || {
-        while let Some(page) = pages.blocking_recv() {
-            draft.apply(&page)?;
-            page.iter().for_each(|part| kill_point::at(|| format!("fill {}", part.name)));
-        }
-        Ok(draft)
-    });
-    (sender, writing)
+struct Writer {
+    of: BTreeSet<&'static str>,
+    parts: mpsc::Sender<Vec<Part>>,
+    writing: JoinHandle<rusqlite::Result<Draft>>,
+}
+
+impl Writer {
+    fn start(mut draft: Draft, projections: &Projections) -> Self {
+        let (parts, mut pages) = mpsc::channel::<Vec<Part>>(AHEAD);
+        let writing = tokio::task::spawn_blocking(move || {
+            while let Some(page) = pages.blocking_recv() {
+                draft.apply(&page)?;
+                page.iter().for_each(|part| kill_point::at(|| format!("fill {}", part.name)));
+            }
+            Ok(draft)
+        });
+        Self { of: projections.iter().map(|projection| projection.name()).collect(), parts, writing }
+    }
 }
 
 /// Copies a projection's rows from a draft into a schema, in one transaction; answers whether they are there.
@@ -243,7 +265,7 @@ async fn copy(
     schema: &str,
     to: &Pool,
     projection: &'static dyn Projection,
-) -> Result<(Draft, bool), ViewError> {
+) -> Result<bool, ViewError> {
     let mut work = to.begin().await?;
     for table in projection.tables() {
         // Names are the projection's own static text, and from our own migrations.
@@ -259,7 +281,7 @@ async fn copy(
         draft = reading.await.map_err(ended)??;
         match copied {
             Ok(()) => {}
-            Err(error) if is_the_statements_fault(&error) => return Ok((draft, false)),
+            Err(error) if is_the_statements_fault(&error) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
     }
@@ -267,7 +289,7 @@ async fn copy(
     let stands = "UPDATE projection_position SET position = $2, leaf_hash = $3, skipped_unknown = $4 WHERE name = $1";
     work.run(stands, &values![projection.name(), position, leaf_hash, skipped]).await?;
     work.commit().await?;
-    Ok((draft, true))
+    Ok(true)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ViewError> {

@@ -2,6 +2,7 @@
 //! statement, read rows, work in a transaction. SQL is written once, in what both understand.
 
 use crate::change::{Change, Value};
+use crate::store::postgres::WRITERS;
 use devmind_domain::nul::without_nul;
 use devmind_ledger::{PgConnections, Taken};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -115,6 +116,14 @@ impl Pool {
                 let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
                 Ok(Work::Postgres(PgWork::begin(pool, begin).await?))
             }
+        }
+    }
+
+    /// How many transactions can be under way that write.
+    pub fn writers(&self) -> usize {
+        match self {
+            Self::Sqlite(_) => 1,
+            Self::Postgres(_) => WRITERS as usize,
         }
     }
 

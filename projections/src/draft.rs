@@ -39,8 +39,6 @@ pub(crate) struct Draft {
     connection: Connection,
     /// Projections of which a change was refused, at which event and why: their rows stand before its page.
     pub refused: BTreeMap<&'static str, (u64, String)>,
-    /// Changes made.
-    pub changes: u64,
 }
 
 impl Draft {
@@ -68,7 +66,7 @@ impl Draft {
         connection.execute_batch(pragmas)?;
         connection.pragma_update(None, "cache_size", CACHE)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        Ok(Self { connection, refused: BTreeMap::new(), changes: 0 })
+        Ok(Self { connection, refused: BTreeMap::new() })
     }
 
     /// Makes the changes of a page, in one transaction.
@@ -83,8 +81,7 @@ impl Draft {
             }
             let alone = work.savepoint()?;
             match write(&alone, part)? {
-                Ok(changes) => {
-                    self.changes += changes;
+                Ok(()) => {
                     alone.commit()?;
                 }
                 Err(refused) => {
@@ -161,9 +158,9 @@ fn escape(text: &str, to: &mut String) {
     to.push_str(rest);
 }
 
-/// The number of changes made; or the event whose change was refused, and why.
-fn write(work: &Connection, part: &Part) -> rusqlite::Result<Result<u64, (u64, String)>> {
-    let (mut changes, mut unknown) = (0, 0_i64);
+/// Where a change was refused, the event and why.
+fn write(work: &Connection, part: &Part) -> rusqlite::Result<Result<(), (u64, String)>> {
+    let mut unknown = 0_i64;
     for (position, step) in &part.steps {
         match step {
             Step::Pass => {}
@@ -171,7 +168,7 @@ fn write(work: &Connection, part: &Part) -> rusqlite::Result<Result<u64, (u64, S
             Step::Write(all) => {
                 for change in all {
                     match run(work, change) {
-                        Ok(()) => changes += 1,
+                        Ok(()) => {}
                         Err(error) if is_the_statements_fault(&error) => {
                             return Ok(Err((*position, error.to_string())));
                         }
@@ -188,7 +185,7 @@ fn write(work: &Connection, part: &Part) -> rusqlite::Result<Result<u64, (u64, S
     let position = |position: u64| i64::try_from(position).unwrap_or(i64::MAX);
     let values = params![part.name, position(part.from), position(part.to), part.leaf_hash, unknown];
     let moved: Option<i64> = moved.query_row(values, |row| row.get(0)).optional()?;
-    Ok(moved.map(|_| changes).ok_or_else(|| (part.from + 1, "its rows were changed by somebody else".to_owned())))
+    Ok(moved.map(drop).ok_or_else(|| (part.from + 1, "its rows were changed by somebody else".to_owned())))
 }
 
 fn run(work: &Connection, change: &Change) -> rusqlite::Result<()> {

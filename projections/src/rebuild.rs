@@ -15,6 +15,7 @@ use crate::registry::PROJECTIONS;
 use crate::skips;
 use crate::store::{Projections, Store};
 use devmind_ledger::{LedgerError, LedgerReader, Place};
+use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -126,21 +127,37 @@ pub(crate) async fn rebuild_these(
     counter.add(resumed);
     let built = build(&beside, ledger, &wanted, &mut |events| counter.add(events)).await?;
     beside.attach(&live.write).await?;
-    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    let mut swapping = Vec::new();
     for (projection, built) in built {
-        let swapped = match built {
-            Ok(_) => told(swap(&live.write, &beside, ledger, projection).await)?,
-            Err(unbuilt) => Err(unbuilt),
-        };
+        swapping.push(swap_built(&live.write, &beside, ledger, projection, built));
+    }
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    let mut swapping = stream::iter(swapping).buffered(live.write.writers());
+    while let Some((projection, swapped)) = swapping.try_next().await? {
         match swapped {
             Ok(position) => done.push((projection.name().to_owned(), position)),
             Err(unbuilt) => failed.push(unbuilt),
         }
     }
+    drop(swapping);
     live.close().await;
     beside.remove().await?;
     let events = counter.done.saturating_sub(resumed);
     Ok(RebuildReport { projections: done, failed, events, resumed, elapsed_ms: millis(begun.elapsed()) })
+}
+
+async fn swap_built(
+    live: &Pool,
+    rebuilt: &Beside,
+    ledger: &LedgerReader,
+    projection: &'static dyn Projection,
+    built: Result<u64, Unbuilt>,
+) -> Result<(&'static dyn Projection, Result<u64, Unbuilt>), ViewError> {
+    let swapped = match built {
+        Ok(_) => told(swap(live, rebuilt, ledger, projection).await)?,
+        Err(unbuilt) => Err(unbuilt),
+    };
+    Ok((projection, swapped))
 }
 
 /// Puts the rebuilt rows in the place of the live ones, never behind where those stand.

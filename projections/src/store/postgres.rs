@@ -17,7 +17,7 @@ const BESIDE: &str = "views_rebuild_";
 const KEPT: &str = "views_rebuilding_";
 /// Connections that read at once, and those that write, at most.
 const READERS: u32 = 4;
-const WRITERS: u32 = 2;
+pub(crate) const WRITERS: u32 = 2;
 /// Key of the advisory lock under which schemas are made and replaced: "DMVW".
 const SCHEMA_LOCK: i64 = 0x444d_5657;
 
@@ -56,6 +56,14 @@ pub(super) async fn open(
     // The lock goes with the connection.
     connection.close().await?;
     Ok(store)
+}
+
+/// Tables for rows that are under way. They are not searched there; the other indexes stay, as each sets a limit that a
+/// value of an event may be beyond, which is to be told before the swap.
+async fn migrate_beside(connection: &mut PgConnection, schema: &str) -> Result<(), ViewError> {
+    migrate(connection, schema).await?;
+    connection.execute("DROP INDEX IF EXISTS search_index").await?;
+    Ok(())
 }
 
 async fn migrate(connection: &mut PgConnection, schema: &str) -> Result<(), ViewError> {
@@ -104,7 +112,7 @@ pub(crate) async fn beside(url: &PostgresUrl, projections: &Projections) -> Resu
     let mut holder = PgConnection::connect_with(&options).await?;
     sqlx::query("SELECT pg_advisory_lock(hashtextextended($1, 0))").bind(&name).execute(&mut holder).await?;
     remove_left(&mut holder, BESIDE).await?;
-    migrate(&mut holder, &name).await?;
+    migrate_beside(&mut holder, &name).await?;
     let pool = Pool::Postgres(pool(url, &name, WRITERS));
     begin_all(&pool, projections).await?;
     Ok((Store { write: pool.clone(), read: pool }, Schema { name, holder }))
@@ -132,14 +140,14 @@ pub(crate) async fn kept(
     }
     remove_left(&mut holder, BESIDE).await?;
     let pool = Pool::Postgres(pool(url, &name, WRITERS));
-    let continued = match migrate(&mut holder, &name).await {
+    let continued = match migrate_beside(&mut holder, &name).await {
         Ok(()) => can_be_continued(&pool, ledger, projections, identity).await?,
         Err(ViewError::Migrate(error)) if !speaks_of_the_server(&error) => false,
         Err(error) => return Err(error),
     };
     if !continued {
         holder.execute(format!("DROP SCHEMA IF EXISTS {name} CASCADE").as_str()).await?;
-        migrate(&mut holder, &name).await?;
+        migrate_beside(&mut holder, &name).await?;
         begin_kept(&pool, projections, identity).await?;
     }
     Ok(Some((Store { write: pool.clone(), read: pool }, Schema { name, holder })))

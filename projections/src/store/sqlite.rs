@@ -17,8 +17,14 @@ use std::time::Duration;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite/views");
 
-/// Rows that nobody searches are not indexed for it: the index follows those that are swapped in.
-const WITHOUT_SEARCH: &str = "DROP TRIGGER IF EXISTS search_texts_added; DROP TRIGGER IF EXISTS search_texts_removed; DROP TABLE IF EXISTS search_index";
+/// What serves whoever reads or searches the views and no change of a row: rows that are under way do without it, those
+/// that are swapped in are indexed then.
+const WITHOUT_READERS: &str = "DROP INDEX IF EXISTS conversations_of_user; \
+    DROP INDEX IF EXISTS turns_of_conversation; DROP INDEX IF EXISTS runs_of_turn; \
+    DROP INDEX IF EXISTS messages_of_conversation; DROP INDEX IF EXISTS interrupts_overdue; \
+    DROP INDEX IF EXISTS tool_calls_of_conversation; DROP INDEX IF EXISTS tool_calls_of_run; \
+    DROP INDEX IF EXISTS tool_calls_of_turn; DROP TRIGGER IF EXISTS search_texts_added; \
+    DROP TRIGGER IF EXISTS search_texts_removed; DROP TABLE IF EXISTS search_index";
 /// Connections that read at once, at most.
 const READERS: u32 = 4;
 /// A statement waits this long for another process's transaction (milliseconds).
@@ -80,7 +86,7 @@ impl Store {
             .busy_timeout(Duration::from_millis(BUSY_MS));
         let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
         let store = Self::scratch(pool, projections).await?;
-        store.write.script(WITHOUT_SEARCH).await?;
+        store.write.script(WITHOUT_READERS).await?;
         Ok(store)
     }
 
@@ -111,7 +117,7 @@ impl Store {
         let pool = one_connection(file).await?;
         MIGRATIONS.run(&pool).await?;
         let pool = Pool::Sqlite(pool);
-        pool.script(WITHOUT_SEARCH).await?;
+        pool.script(WITHOUT_READERS).await?;
         begin_kept(&pool, projections, identity).await?;
         Ok(Self { write: pool.clone(), read: pool })
     }
@@ -126,7 +132,7 @@ impl Store {
 
 /// What makes the tables of a draft.
 pub(crate) fn draft_schema() -> String {
-    MIGRATIONS.iter().map(|migration| &*migration.sql).chain([WITHOUT_SEARCH]).collect::<Vec<_>>().join(";\n")
+    MIGRATIONS.iter().map(|migration| &*migration.sql).chain([WITHOUT_READERS]).collect::<Vec<_>>().join(";\n")
 }
 
 /// One connection that is never replaced: another one would be another, empty database.

@@ -1,5 +1,6 @@
 //! What holds whatever the projections are: the runner, the file, rebuild and check.
 
+mod build;
 mod file;
 mod fragile;
 mod past;
