@@ -5,7 +5,8 @@
 #   gcc, libc6-dev    the C compiler for the bundled SQLite, QuickJS and ring
 #   postgresql        the tests start throw-away clusters of their own, as another user when root runs them
 #   strace            what a loss of power may leave of the device's journal (Linux)
-#   util-linux        unshare and mount, for a small disk that is really full (Linux)
+#   util-linux        unshare and mount, for a small disk that is really full, and one that only reads (Linux)
+#   bsdutils          script, for what a person sees at a terminal (Linux)
 #   chromium          the pages, as people see them (tests/browser, driven by playwright-core from npm)
 # Used when it is there (the tests say so when they are skipped, and fail with DEVMIND_REQUIRE_PEERS=1):
 #   node >= 20.15, npm   the AG-UI client, the mock model server and the MCP servers under tests/peers (agui, aimock,
@@ -21,6 +22,7 @@ command -v cc >/dev/null || missing+=(gcc libc6-dev)
 if [ "$(uname)" = Linux ]; then
   command -v strace >/dev/null || missing+=(strace)
   command -v unshare >/dev/null || missing+=(util-linux)
+  command -v script >/dev/null || missing+=(bsdutils)
   [ -n "${DEVMIND_CHROMIUM:-}" ] || command -v chromium >/dev/null || missing+=(chromium)
 fi
 command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)

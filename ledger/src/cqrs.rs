@@ -157,9 +157,10 @@ fn flat(metadata: &Metadata) -> HashMap<String, String> {
 
 fn ledger_error<E: std::error::Error>(error: LedgerError) -> AggregateError<E> {
     match error {
-        LedgerError::Undecodable { .. } | LedgerError::Corrupt { .. } | LedgerError::SchemaNewer { .. } => {
-            AggregateError::DeserializationError(Box::new(error))
-        }
+        LedgerError::Undecodable { .. }
+        | LedgerError::Corrupt { .. }
+        | LedgerError::Damaged { .. }
+        | LedgerError::SchemaNewer { .. } => AggregateError::DeserializationError(Box::new(error)),
         LedgerError::Unavailable { .. }
         | LedgerError::NotDurable { .. }
         | LedgerError::Locked { .. }

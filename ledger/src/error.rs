@@ -25,6 +25,16 @@ pub enum LedgerError {
         /// What is wrong, and where.
         reason: String,
     },
+    /// A row holds no event.
+    #[error("{place} is damaged: event {position} cannot be read: {reason}")]
+    Damaged {
+        /// The file or database.
+        place: String,
+        /// The row.
+        position: u64,
+        /// Which column, and what is wrong with it.
+        reason: String,
+    },
     /// A newer program made the file.
     #[error("{place} has schema {found}, this program knows {known}: upgrade this program")]
     SchemaNewer {
@@ -71,7 +81,7 @@ impl LedgerError {
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::Locked { .. } => ErrorCode::StateLocked,
-            Self::Corrupt { .. } => ErrorCode::LedgerCorrupt,
+            Self::Corrupt { .. } | Self::Damaged { .. } => ErrorCode::LedgerCorrupt,
             Self::SchemaNewer { .. } => ErrorCode::LedgerSchemaNewer,
             Self::Unavailable { .. } => ErrorCode::LedgerUnavailable,
             Self::NotDurable { .. } => ErrorCode::LedgerNotDurable,

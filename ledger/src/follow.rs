@@ -37,7 +37,7 @@ impl Follower {
     ///
     /// # Errors
     /// [`LedgerError::Closed`] when the ledger was closed and everything was returned;
-    /// [`LedgerError::Corrupt`] when the log has a hole; else why the file cannot be read.
+    /// [`LedgerError::Corrupt`] when the log has a hole, unless its reader passes over such; else why the file cannot be read.
     pub async fn next(&mut self) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
         loop {
             if let Some(head) = &mut self.head {
@@ -49,8 +49,9 @@ impl Follower {
                 tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             };
-            if let Some((expected, event)) =
-                (self.position + 1..).zip(&events).find(|(expected, event)| event.position != *expected)
+            let mut expected = (self.position + 1..).zip(&events);
+            if !self.reader.passes_over()
+                && let Some((expected, event)) = expected.find(|(expected, event)| event.position != *expected)
             {
                 let reason = format!("after event {} comes event {}", expected - 1, event.position);
                 return Err(self.reader.corrupt(reason));

@@ -13,6 +13,7 @@ mod append;
 pub mod bundle;
 mod cache;
 pub mod cqrs;
+mod damage;
 mod error;
 mod execute;
 mod filed;
@@ -34,6 +35,7 @@ pub mod verify;
 mod writer;
 
 pub use append::{Append, Appended, Head, Idempotency, StreamAppend};
+pub use damage::{Damage, DamagedRow};
 pub use error::{AppendError, ExecuteError, LedgerError};
 pub use execute::{Executed, execute};
 pub use follow::Follower;

@@ -2,6 +2,7 @@
 
 use crate::append::Head;
 use crate::cache::AggregateCache;
+use crate::damage::{Damage, DamagedRow};
 use crate::error::LedgerError;
 use crate::follow::Follower;
 use crate::limits::MAX_PAGE_EVENTS;
@@ -26,10 +27,45 @@ struct Inner {
     ledger_id: String,
     live: Option<Live>,
     cache: AggregateCache,
+    /// Where rows are told that are passed over; nowhere where one is an error.
+    passed: Option<Passed>,
+}
+
+#[derive(Clone, Debug)]
+struct Passed {
+    damage: Damage,
+    /// Whether the log has every position up to its head, and every stream every number.
+    whole: bool,
+}
+
+/// What a page is of.
+#[derive(Clone, Copy)]
+enum Pages<'a> {
+    All,
+    Stream(&'a StreamId),
+    Filter(&'a EventFilter),
+}
+
+impl Pages<'_> {
+    /// What the next page comes after.
+    fn place(self, stored: &StoredEvent) -> u64 {
+        match self {
+            Self::All | Self::Filter(_) => stored.position,
+            Self::Stream(_) => stored.sequence,
+        }
+    }
+
+    /// Whether nothing is left out between two rows.
+    fn is_gapless(self) -> bool {
+        match self {
+            Self::All | Self::Stream(_) => true,
+            Self::Filter(filter) => *filter == EventFilter::default(),
+        }
+    }
 }
 
 /// What readers share that follow the log without asking for it again and again.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Live {
     pub ring: Arc<Ring>,
     pub head: watch::Receiver<Head>,
@@ -68,6 +104,30 @@ pub struct EventFilter {
     pub actor: Option<String>,
 }
 
+impl Passed {
+    /// Tells the places between rows of which none is there.
+    fn tell_gaps(&self, of: Pages<'_>, mut before: u64, page: &[StoredEvent]) {
+        for stored in page {
+            let place = of.place(stored);
+            if place > before + 1 {
+                match of {
+                    Pages::Stream(stream) => {
+                        let reason = format!("number {} of {stream}, which comes before it, is not there", before + 1);
+                        self.damage.add(stored.position, reason);
+                    }
+                    Pages::All | Pages::Filter(_) if place == before + 2 => {
+                        self.damage.add(before + 1, "it is not there");
+                    }
+                    Pages::All | Pages::Filter(_) => {
+                        self.damage.add(before + 1, format!("the events up to {} are not there", place - 1));
+                    }
+                }
+            }
+            before = place;
+        }
+    }
+}
+
 impl LedgerReader {
     /// Opens an existing log for reading alone, also while another process writes it. The log is
     /// neither created, migrated, locked nor written; beside a file at rest SQLite leaves its empty
@@ -79,12 +139,7 @@ impl LedgerReader {
         match place.into() {
             Place::File(file) => {
                 let (store, ledger_id) = sqlite::open_reader(&file).await?;
-                Ok(Self(Arc::new(Inner {
-                    store: Arc::new(store),
-                    ledger_id,
-                    live: None,
-                    cache: AggregateCache::default(),
-                })))
+                Ok(Self::of(Arc::new(store), ledger_id, None))
             }
             Place::Postgres(url) => {
                 let (store, ledger_id) = postgres::open_reader(&url).await?;
@@ -95,20 +150,67 @@ impl LedgerReader {
                 let sender = Arc::new(sender);
                 postgres::spawn_news(Arc::clone(&store), &sender);
                 let live = Live { ring: Arc::default(), head: receiver, keep: None, sender: Some(sender) };
-                Ok(Self(Arc::new(Inner { store, ledger_id, live: Some(live), cache: AggregateCache::default() })))
+                Ok(Self::of(store, ledger_id, Some(live)))
             }
         }
+    }
+
+    fn of(store: Arc<dyn ReadLog>, ledger_id: String, live: Option<Live>) -> Self {
+        Self(Arc::new(Inner { store, ledger_id, live, cache: AggregateCache::default(), passed: None }))
+    }
+
+    /// The same log for whoever looks at one that may be damaged: what it answers is without the rows that hold no
+    /// event, and these are told. Of a `whole` log a place without a row is told, too, where it is noticed; what no
+    /// reader comes to is looked for at once.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read.
+    pub async fn passing_over(self, damage: &Damage, whole: bool) -> Result<Self, LedgerError> {
+        let failed = |error| self.error("look for rows out of reach", &error);
+        let mut misplaced = false;
+        for (position, reason) in self.0.store.out_of_reach().await.map_err(failed)? {
+            misplaced |= !reason.starts_with("metadata");
+            damage.add(u64::try_from(position).unwrap_or(0), reason);
+        }
+        if misplaced && whole {
+            for position in self.0.store.holes().await.map_err(failed)? {
+                damage
+                    .add(u64::try_from(position).unwrap_or(0), "partition or position: it does not stand in its place");
+            }
+        }
+        Ok(self.told(Passed { damage: damage.clone(), whole }))
+    }
+
+    fn told(&self, passed: Passed) -> Self {
+        let Inner { store, ledger_id, live, .. } = &*self.0;
+        let (store, ledger_id, live) = (Arc::clone(store), ledger_id.clone(), live.clone());
+        Self(Arc::new(Inner { store, ledger_id, live, cache: AggregateCache::default(), passed: Some(passed) }))
+    }
+
+    /// The damaged rows among those that pass a filter, which are told; none where this reader passes over nothing.
+    ///
+    /// # Errors
+    /// [`LedgerError`] when the file cannot be read.
+    pub async fn damaged_of(&self, filter: &EventFilter) -> Result<Vec<DamagedRow>, LedgerError> {
+        let Some(passed) = &self.0.passed else { return Ok(Vec::new()) };
+        let own = self.told(Passed { damage: Damage::default(), whole: passed.whole });
+        let mut after = 0;
+        while let Some(last) = own.query(filter, after, MAX_PAGE_EVENTS).await?.last() {
+            after = last.position;
+        }
+        let rows = own.0.passed.as_ref().map(|own| own.damage.rows()).unwrap_or_default();
+        rows.iter().for_each(|row| passed.damage.add(row.position, row.reason.as_str()));
+        Ok(rows)
     }
 
     /// The same for a file that holds events of another ledger, under whose id it is read.
     pub(crate) async fn open_as(file: &Path, ledger_id: &str) -> Result<Self, LedgerError> {
         let (store, _) = sqlite::open_reader(file).await?;
-        let (store, cache) = (Arc::new(store), AggregateCache::default());
-        Ok(Self(Arc::new(Inner { store, ledger_id: ledger_id.to_owned(), live: None, cache })))
+        Ok(Self::of(Arc::new(store), ledger_id.to_owned(), None))
     }
 
     pub(crate) fn live(store: Arc<dyn ReadLog>, ledger_id: String, live: Live) -> Self {
-        Self(Arc::new(Inner { store, ledger_id, live: Some(live), cache: AggregateCache::default() }))
+        Self::of(store, ledger_id, Some(live))
     }
 
     /// The log's identity: random, made with the file.
@@ -134,7 +236,22 @@ impl LedgerReader {
         if let Some(events) = self.0.live.as_ref().and_then(|live| live.ring.after(after, limit as usize)) {
             return Ok(events);
         }
-        self.events(self.read_stored(after, limit).await?)
+        self.events(Pages::All, after, limit).await
+    }
+
+    /// The same for who must not lack an event: a place without one is an error of its position, too.
+    ///
+    /// # Errors
+    /// As [`LedgerReader::read`]; [`LedgerError::Damaged`] where the next event is not there.
+    pub async fn read_gapless(&self, after: u64, limit: u32) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let mut events = self.read(after, limit).await?;
+        let follow = (after + 1..).zip(&events).take_while(|(place, event)| event.position == *place).count();
+        events.truncate(follow);
+        if events.is_empty() && self.head().await?.position > after {
+            let (place, reason) = (self.0.store.place().to_owned(), "it is not there".to_owned());
+            return Err(LedgerError::Damaged { place, position: after + 1, reason });
+        }
+        Ok(events)
     }
 
     /// The position of the last event that was recorded at a moment or before it; 0 where there is none.
@@ -187,8 +304,7 @@ impl LedgerReader {
         after: u64,
         limit: u32,
     ) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
-        let page = self.0.store.filtered(filter, after, limit.min(MAX_PAGE_EVENTS)).await;
-        self.events(page.map_err(|error| self.error("query", &error))?)
+        self.events(Pages::Filter(filter), after, limit.min(MAX_PAGE_EVENTS)).await
     }
 
     /// The position of the last event before one that passes a filter; nothing where there is none.
@@ -218,7 +334,7 @@ impl LedgerReader {
             let page = self.0.store.range(next, last).await.map_err(failed)?;
             let Some(end) = page.last().map(|stored| stored.position) else { break };
             next = end + 1;
-            events.extend(self.events(page)?);
+            events.extend(self.sound(page)?);
         }
         Ok(Some((row.request_hash, events)))
     }
@@ -280,8 +396,7 @@ impl LedgerReader {
         after: u64,
         limit: u32,
     ) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
-        let page = self.0.store.stream_page(stream, after, limit).await;
-        self.events(page.map_err(|error| self.error("read a stream", &error))?)
+        self.events(Pages::Stream(stream), after, limit).await
     }
 
     pub(crate) fn store(&self) -> &dyn ReadLog {
@@ -303,12 +418,60 @@ impl LedgerReader {
         }
     }
 
-    fn events(&self, page: Vec<StoredEvent>) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
-        let sound = |stored: StoredEvent| match stored.event {
-            Ok(event) => Ok(Arc::new(event)),
-            Err(reason) => Err(self.corrupt(format!("event {}: {reason}", stored.position))),
-        };
-        page.into_iter().map(sound).collect()
+    /// A page of events, empty only where there are no more rows.
+    async fn events(&self, of: Pages<'_>, mut after: u64, limit: u32) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        loop {
+            let page = match of {
+                Pages::All => self.read_stored(after, limit).await?,
+                Pages::Stream(stream) => {
+                    let page = self.0.store.stream_page(stream, after, limit).await;
+                    page.map_err(|error| self.error("read a stream", &error))?
+                }
+                Pages::Filter(filter) => {
+                    let page = self.0.store.filtered(filter, after, limit).await;
+                    page.map_err(|error| self.error("query", &error))?
+                }
+            };
+            let Some(last) = page.last().map(|stored| of.place(stored)) else { return Ok(Vec::new()) };
+            if let Some(passed) = self.0.passed.as_ref().filter(|passed| passed.whole && of.is_gapless()) {
+                passed.tell_gaps(of, after, &page);
+            }
+            let events = self.sound(page)?;
+            if !events.is_empty() {
+                return Ok(events);
+            }
+            // All of them were passed over.
+            after = last.max(after + 1);
+        }
+    }
+
+    /// The events of rows: up to the first that holds none, which alone is an error; or without those.
+    fn sound(&self, rows: Vec<StoredEvent>) -> Result<Vec<Arc<RecordedEvent>>, LedgerError> {
+        let mut events = Vec::with_capacity(rows.len());
+        for StoredEvent { position, event, .. } in rows {
+            match (event, &self.0.passed) {
+                (Ok(event), passed) => {
+                    if let Some(passed) = passed
+                        && let Err(error) = event.metadata()
+                    {
+                        passed.damage.add(position, format!("metadata: {error}"));
+                    }
+                    events.push(Arc::new(event));
+                }
+                (Err(reason), Some(passed)) => passed.damage.add(position, reason),
+                (Err(_), None) if !events.is_empty() => break,
+                (Err(reason), None) => {
+                    let place = self.0.store.place().to_owned();
+                    return Err(LedgerError::Damaged { place, position, reason });
+                }
+            }
+        }
+        Ok(events)
+    }
+
+    /// Whether rows without an event are passed over.
+    pub(crate) fn passes_over(&self) -> bool {
+        self.0.passed.is_some()
     }
 
     pub(crate) fn corrupt(&self, reason: String) -> LedgerError {

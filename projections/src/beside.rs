@@ -27,6 +27,8 @@ const NEW: &str = "views-rebuild-";
 const KEPT: &str = "views-rebuilding-";
 /// Says on Linux which start of the computer this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The file in them that is locked by the process that uses it.
+const LOCK: &str = "lock";
 /// The store in such a folder.
 const FILE: &str = "views.sqlite";
 
@@ -39,8 +41,8 @@ pub(crate) struct Beside {
 }
 
 enum Kept {
-    /// Removed when dropped.
-    New(TempDir),
+    /// Removed when dropped, or by the next that is made where the process ends before: then nobody holds its lock.
+    New(TempDir, #[allow(dead_code, reason = "dropped at the end")] File),
     /// Removed when it is swapped in; nobody else takes it as long as the lock is held.
     Folder(PathBuf, #[allow(dead_code, reason = "dropped at the end")] File),
     Schema(postgres::Schema, Option<DraftFolder>),
@@ -57,7 +59,7 @@ pub(crate) enum Room<'a> {
 impl Kept {
     fn folder(&self) -> Option<&Path> {
         match self {
-            Self::New(folder) => Some(folder.path()),
+            Self::New(folder, _) => Some(folder.path()),
             Self::Folder(folder, _) => Some(folder),
             Self::Schema(..) => None,
         }
@@ -73,9 +75,10 @@ impl Beside {
     pub async fn new(views: &Place, projections: &Projections) -> Result<Self, ViewError> {
         match views {
             Place::File(file) => {
-                let folder = tempfile::Builder::new().prefix(NEW).tempdir_in(folder_of(file))?;
+                remove_left(file)?;
+                let (folder, lock) = new_folder(folder_of(file))?;
                 let store = Store::temporary(&folder.path().join(FILE), projections).await?;
-                Ok(Self { store, schemas: files(), kept: Kept::New(folder) })
+                Ok(Self { store, schemas: files(), kept: Kept::New(folder, lock) })
             }
             Place::Postgres(url) => {
                 let (store, schema) = postgres::beside(url, projections).await?;
@@ -95,7 +98,7 @@ impl Beside {
             Place::File(file) => {
                 let folder = folder_of(file).join(format!("{KEPT}{of}"));
                 private_folder(&folder)?;
-                let lock = File::create(folder.join("lock"))?;
+                let lock = File::create(folder.join(LOCK))?;
                 match lock.try_lock() {
                     Ok(()) => {}
                     Err(TryLockError::WouldBlock) => return Self::new(views, projections).await,
@@ -128,7 +131,7 @@ impl Beside {
     /// Where its rows are.
     pub fn room(&self) -> Room<'_> {
         match &self.kept {
-            Kept::New(folder) => {
+            Kept::New(folder, _) => {
                 Room::File(folder.path().join(FILE), "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
             }
             Kept::Folder(folder, _) => Room::File(folder.join(FILE), KEPT_PRAGMAS),
@@ -172,7 +175,7 @@ impl Beside {
     pub async fn remove(self) -> Result<(), ViewError> {
         self.store.close().await;
         match self.kept {
-            Kept::New(_) => Ok(()),
+            Kept::New(..) => Ok(()),
             Kept::Folder(folder, _lock) => Ok(std::fs::remove_dir_all(folder)?),
             Kept::Schema(schema, drafts) => {
                 schema.remove().await?;
@@ -199,6 +202,46 @@ pub async fn forget_unfinished(views: &Place) -> Result<(), ViewError> {
         let name = entry.file_name();
         if [NEW, KEPT].iter().any(|begin| name.to_string_lossy().starts_with(begin)) {
             std::fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// A new folder, with its lock held.
+fn new_folder(within: &Path) -> Result<(TempDir, File), ViewError> {
+    loop {
+        let folder = tempfile::Builder::new().prefix(NEW).tempdir_in(within)?;
+        // Who removes what was left may come before the lock does: then another folder is made.
+        let path = folder.path().join(LOCK);
+        let lock = match File::create(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            lock => lock?,
+        };
+        match lock.try_lock() {
+            Ok(()) if path.exists() => return Ok((folder, lock)),
+            Ok(()) | Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+    }
+}
+
+/// Removes the folders that processes which ended left beside the views: those whose lock nobody holds.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(crate) fn remove_left(views: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder_of(views))? {
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(NEW) {
+            continue;
+        }
+        // One that goes meanwhile needs nobody else to remove it, one that cannot be removed is in nobody's way.
+        let Ok(lock) = File::create(entry.path().join(LOCK)) else { continue };
+        if lock.try_lock().is_ok() {
+            match std::fs::remove_dir_all(entry.path()) {
+                Ok(()) => tracing::info!(folder = %entry.path().display(), "removed what a process left behind"),
+                Err(error) => tracing::warn!(%error, folder = %entry.path().display(), "left where it is"),
+            }
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use crate::db::{Pool, is_the_statements_fault, values};
 use crate::draft::{Draft, Part};
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::rebuild::{Unbuilt, fill};
+use crate::rebuild::{Unbuilt, fill, unreadable};
 use crate::skips;
 use crate::store::Projections;
 use devmind_domain::event::RecordedEvent;
@@ -139,15 +139,29 @@ pub(crate) async fn write(
 ) -> Result<(Vec<Draft>, Vec<Built>), ViewError> {
     let mut under_way = Vec::new();
     for wanted in wanted {
-        let skips = skips::of(ledger, wanted.projection).await?;
-        under_way.push(UnderWay { wanted: *wanted, skips, position: wanted.from, failed: None });
+        let (skips, failed) = match skips::of(ledger, wanted.projection).await {
+            Ok(skips) => (skips, None),
+            Err(error) => {
+                let unbuilt = Unbuilt::of(unreadable(wanted.projection, error))?;
+                (BTreeSet::new(), Some((unbuilt.position, unbuilt.reason)))
+            }
+        };
+        under_way.push(UnderWay { wanted: *wanted, skips, position: wanted.from, failed });
     }
     let from = wanted.iter().map(|wanted| wanted.from).min().unwrap_or(0);
     let to = wanted.iter().map(|wanted| wanted.to).max().unwrap_or(0);
     let mut pages = read(ledger.clone(), from, to);
     let writers: Vec<_> = drafts.into_iter().map(|(draft, projections)| Writer::start(draft, &projections)).collect();
     'pages: while let Some(page) = pages.recv().await {
-        let mut parts = plan(&mut under_way, &page?);
+        let page = match page {
+            Err(LedgerError::Damaged { position, reason, .. }) => {
+                let lack = under_way.iter_mut().filter(|one| one.failed.is_none() && one.wanted.to >= position);
+                lack.for_each(|one| one.failed = Some((position, reason.clone())));
+                break;
+            }
+            page => page?,
+        };
+        let mut parts = plan(&mut under_way, &page);
         let events = parts.iter().map(|part| part.steps.len() as u64).sum();
         for writer in &writers {
             let own = parts.extract_if(.., |part| writer.of.contains(&part.name)).collect();
@@ -224,7 +238,7 @@ fn read(ledger: LedgerReader, from: u64, to: u64) -> mpsc::Receiver<Result<Vec<A
     tokio::spawn(async move {
         let mut position = from;
         while position < to {
-            let page = ledger.read(position, MAX_PAGE_EVENTS).await;
+            let page = ledger.read_gapless(position, MAX_PAGE_EVENTS).await;
             match page.as_ref().map(|page| page.last().map(|last| last.position)) {
                 Ok(None) => break,
                 Ok(Some(last)) => position = last,

@@ -14,7 +14,7 @@ use crate::projection::Projection;
 use crate::registry::PROJECTIONS;
 use crate::skips;
 use crate::store::{Projections, Store};
-use devmind_ledger::{LedgerReader, Place};
+use devmind_ledger::{LedgerError, LedgerReader, Place};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -206,10 +206,11 @@ pub(crate) async fn fill(
     to: u64,
     count: &mut (dyn FnMut(u64) + Send),
 ) -> Result<u64, ViewError> {
-    let skips = skips::of(ledger, projection).await?;
+    let skips = skips::of(ledger, projection).await.map_err(|error| unreadable(projection, error))?;
     let mut position = from;
     while position < to {
-        let mut events = ledger.read(position, PAGE).await?;
+        let page = ledger.read_gapless(position, PAGE).await;
+        let mut events = page.map_err(|error| unreadable(projection, error))?;
         events.retain(|event| event.position <= to);
         if events.is_empty() {
             break;
@@ -234,6 +235,16 @@ pub(crate) async fn fill(
         kill_point::at(|| format!("fill {}", projection.name()));
     }
     Ok(position)
+}
+
+/// An error of one event is one of the projection that needs it; any other is one of them all.
+pub(crate) fn unreadable(projection: &dyn Projection, error: LedgerError) -> ViewError {
+    let (position, reason) = match error {
+        LedgerError::Damaged { position, reason, .. } => (position, reason),
+        LedgerError::Undecodable { position, error, .. } => (position, error.to_string()),
+        other => return other.into(),
+    };
+    ViewError::Failed { projection: projection.name(), position, reason }
 }
 
 /// Tells how many of all events are done.

@@ -1,10 +1,10 @@
 //! `attest`: what the views' state hashes to, and under which root of the log.
 
 use crate::Verdict;
-use crate::at::position;
 use crate::cli::AttestArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress};
+use crate::projection::views;
 use crate::rebuild::tell_unbuilt;
 use crate::store::Source;
 use devmind_domain::ErrorCode;
@@ -12,17 +12,17 @@ use devmind_projections::{attest, attest_at};
 use serde_json::json;
 
 pub(crate) async fn run(data: &Source, args: AttestArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = data.open_ledger().await?;
+    let reader = data.open_whole_ledger().await?;
     let Some(prover) = data.prover(&reader) else {
         return Err(Failure::new(ErrorCode::ValidationFailed, "a part of a log has no state that could be attested")
             .with_hint("export everything: `export FILE` without --conversation and --run"));
     };
     let only = args.projection.as_deref();
     let (attested, failed) = match args.at {
-        None => (attest(&data.views(), only).await?, Vec::new()),
+        None => (attest(&views(data)?, only).await?, Vec::new()),
         Some(at) => {
             let progress = Progress::new("rebuilding", "events");
-            let at = position(&reader, Some(at)).await?;
+            let at = data.position(&reader, Some(at)).await?;
             attest_at(&data.views(), &reader, at, only, |done, total| progress.set(done, total)).await?
         }
     };

@@ -1,7 +1,6 @@
 //! `export`, `import` and `verify BUNDLE`: events that others can check without the ledger.
 
 use crate::Verdict;
-use crate::at::position;
 use crate::cli::ExportArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
@@ -10,7 +9,9 @@ use crate::verify::{Seen, cosigned_by, is_key, seen_json};
 use devmind_domain::ErrorCode;
 use devmind_domain::proof::{Note, NoteKey};
 use devmind_ledger::EventFilter;
-use devmind_ledger::bundle::{BundleError, BundleReport, Selection, check_bundle, export_bundle, import_bundle};
+use devmind_ledger::bundle::{
+    BundleError, BundleReport, Importing, Selection, check_bundle, export_bundle, import_bundle,
+};
 use devmind_ledger::proof::{
     RecordError, RecordedCheckpoint, origin, read_checkpoints, read_cosigned, read_public_key,
 };
@@ -25,7 +26,7 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
         return Err(Failure::new(ErrorCode::ValidationFailed, message)
             .with_hint("a bundle has everything up to the newest checkpoint"));
     }
-    let reader = data.open_ledger().await?;
+    let reader = data.open_whole_ledger().await?;
     let filtered = |filter, words: String| Selection::Some(Box::new(filter), words);
     let selection = match (args.conversation, args.run) {
         (Some(id), _) => {
@@ -39,13 +40,14 @@ pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output)
         (None, None) => Selection::Everything,
     };
     let own = origin(reader.ledger_id());
-    let at = position(&reader, args.at).await?;
+    let at = data.position(&reader, args.at).await?;
     let newest = checkpoint(data, &own, args.witness.as_ref(), at)?;
     let key =
         read_public_key(data.folder()).map_err(|error| Failure::new(ErrorCode::ConfigInvalid, error.to_string()))?;
     let done = {
-        let progress = Progress::new("exporting", "events");
-        export_bundle(&reader, &selection, &newest, &key, &args.file, |done, all| progress.set(done, all)).await?
+        let progress = Progress::going_on("exporting", "events");
+        let done = export_bundle(&reader, &selection, &newest, &key, &args.file, |done, all| progress.set(done, all));
+        done.await.map_err(|error| named(&args.file, error))?
     };
     if output.is_json() {
         output.json(&json!({
@@ -93,12 +95,11 @@ pub(crate) fn verify(
     witnesses: &[NoteKey],
     output: &mut Output,
 ) -> Result<Verdict, Failure> {
-    let file = File::open(bundle).map_err(BundleError::from)?;
+    let file = File::open(bundle).map_err(|error| named(bundle, error.into()))?;
     let size = file.metadata().map_or(0, |metadata| metadata.len());
     let checked = {
         let progress = Progress::new("verifying", "events");
-        // The number of events is not known before they are read.
-        let checked = check_bundle(BufReader::new(file), |events| progress.set(events, events.max(size / 1_024)));
+        let checked = check_bundle(BufReader::new(file), |events| progress.set(events, likely(events, size)));
         checked.inspect(|report| progress.set(report.events, report.events))
     };
     let report = match checked {
@@ -112,7 +113,7 @@ pub(crate) fn verify(
             say(format_args!("verification failed: {error}"));
             return Ok(Verdict::Broken);
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(named(bundle, error)),
     };
     let key_fits = expected.is_none_or(|expected| NoteKey::parse(&report.key).is_ok_and(|key| is_key(&key, expected)));
     let seen: Vec<_> = witnesses.iter().map(|witness| cosigned_by(witness, &report.note, report.size)).collect();
@@ -134,6 +135,22 @@ pub(crate) fn verify(
         say("signed by the key that the bundle itself names: compare its fingerprint, or give it with --key");
     }
     Ok(Verdict::Holds)
+}
+
+/// The failure, with the file's name where it is the file that cannot be used.
+pub(crate) fn named(file: &Path, error: BundleError) -> Failure {
+    match error {
+        BundleError::Io(error) => {
+            let message = format!("the bundle {} cannot be read or written: {error}", file.display());
+            Failure::new(ErrorCode::IoError, message).with_hint("check the file and its folder")
+        }
+        error => error.into(),
+    }
+}
+
+/// How many events a file of a size may have: it is not known before they are read.
+fn likely(read: u64, bytes: u64) -> u64 {
+    read.max(bytes / 1_024)
 }
 
 fn print(report: &BundleReport, key_fits: bool, seen: &[Option<Seen<'_>>], output: &mut Output) -> Result<(), Failure> {
@@ -173,8 +190,21 @@ pub(crate) async fn import(data: &Source, bundle: &Path, yes: bool, output: &mut
     }
     std::fs::create_dir_all(data.folder()).map_err(BundleError::from)?;
     let imported = {
-        let progress = Progress::new("importing", "events");
-        import_bundle(bundle, data.ledger(), |done, all| progress.set(done, all)).await?
+        let size = std::fs::metadata(bundle).map_or(0, |metadata| metadata.len());
+        let mut checking = Some(Progress::new("checking", "events"));
+        let mut importing = None;
+        let tell = |told| match told {
+            Importing::Checked(events) => {
+                checking.as_ref().inspect(|bar| bar.set(events, likely(events, size)));
+            }
+            Importing::Stored(done, all) => {
+                if let Some(bar) = checking.take() {
+                    bar.set(all, all);
+                }
+                importing.get_or_insert_with(|| Progress::going_on("importing", "events")).set(done, all);
+            }
+        };
+        import_bundle(bundle, data.ledger(), tell).await.map_err(|error| named(bundle, error))?
     };
     let done = match imported {
         Ok(done) => done,

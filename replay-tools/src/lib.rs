@@ -38,7 +38,7 @@ use clap::CommandFactory;
 use cli::{Command, Format, ProjectionCommand, SchemaCommand};
 use devmind_domain::ErrorCode;
 use failure::{Failure, report};
-use output::Output;
+use output::{Output, tell_damage};
 use std::process::ExitCode;
 use store::Source;
 
@@ -117,41 +117,63 @@ pub fn run(cli: Cli) -> ExitCode {
                 }
             },
         };
-        match command {
-            Command::Log(args) => log::run(&data, args, &mut output).await,
-            Command::Show(args) => show::run(&data, args, &mut output).await,
-            Command::Reconcile(args) => reconcile::run(&data, args, &mut output).await,
-            Command::Replay(args) => replay::run(&data, args, &mut output).await,
-            Command::Timeline(args) => timeline::run(&data, args, &mut output).await,
-            Command::Verify(args) => match &args.bundle {
-                Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &args.witness, &mut output),
-                None => verify::run(&data, args.key.as_deref(), &args.witness, &mut output).await,
-            },
-            Command::Export(args) => match args.format {
-                Format::Bundle => bundle::export(&data, args, &mut output).await,
-                Format::Otlp => otlp::export(&data, &args, &mut output).await,
-            },
-            Command::Import(args) => match &args.bundle {
-                Some(bundle) => bundle::import(&data, bundle, args.yes, &mut output).await,
-                None if args.from_cqrs.is_some() => foreign::run(&data, args, &mut output).await,
-                None => histories::run(&data, &args, &mut output).await,
-            },
-            Command::ProveOnce(args) => prove_once::run(&data, args, &mut output).await,
-            Command::Attest(args) => attest::run(&data, args, &mut output).await,
-            Command::Redact(args) => redact::run(&data, args, &mut output).await,
-            Command::Rebuild(args) => rebuild::run(&data, args, &mut output).await,
-            Command::Stats(args) => stats::run(&data, args, &mut output).await,
-            Command::Witness(command) => witness::run(&data, command, &mut output).await,
-            Command::Schema(SchemaCommand::Check(args)) => schema::check(&data, args.at, &mut output).await,
-            Command::Status => projection::status(&data, &mut output).await,
-            Command::Projection(ProjectionCommand::Resume(args)) => projection::resume(&data, &args, &mut output).await,
-            Command::Projection(ProjectionCommand::Skip(args)) => projection::skip(&data, &args, &mut output).await,
-        }
+        let done = run_command(&data, command, &mut output).await;
+        let verdict = match done.and_then(|verdict| output.finish().map(|()| verdict)) {
+            Ok(verdict) => verdict,
+            Err(failure) => {
+                if !matches!(failure, Failure::ClosedPipe) {
+                    tell_damage(&data);
+                }
+                return Err(failure);
+            }
+        };
+        // Whatever the command says of it, it has not seen everything.
+        Ok(match verdict {
+            Verdict::Holds if tell_damage(&data) => Verdict::Incomplete,
+            Verdict::Holds => Verdict::Holds,
+            Verdict::Incomplete | Verdict::Broken => {
+                tell_damage(&data);
+                verdict
+            }
+        })
     });
-    match done.and_then(|verdict| output.finish().map(|()| verdict)) {
+    match done {
         Ok(Verdict::Holds) | Err(Failure::ClosedPipe) => ExitCode::SUCCESS,
         Ok(Verdict::Incomplete) => ExitCode::from(1),
         Ok(Verdict::Broken) => ExitCode::from(3),
         Err(failure) => report(&failure),
+    }
+}
+
+async fn run_command(data: &Source, command: Command, output: &mut Output) -> Result<Verdict, Failure> {
+    match command {
+        Command::Log(args) => log::run(data, args, output).await,
+        Command::Show(args) => show::run(data, args, output).await,
+        Command::Reconcile(args) => reconcile::run(data, args, output).await,
+        Command::Replay(args) => replay::run(data, args, output).await,
+        Command::Timeline(args) => timeline::run(data, args, output).await,
+        Command::Verify(args) => match &args.bundle {
+            Some(bundle) => bundle::verify(bundle, args.key.as_deref(), &args.witness, output),
+            None => verify::run(data, args.key.as_deref(), &args.witness, output).await,
+        },
+        Command::Export(args) => match args.format {
+            Format::Bundle => bundle::export(data, args, output).await,
+            Format::Otlp => otlp::export(data, &args, output).await,
+        },
+        Command::Import(args) => match &args.bundle {
+            Some(bundle) => bundle::import(data, bundle, args.yes, output).await,
+            None if args.from_cqrs.is_some() => foreign::run(data, args, output).await,
+            None => histories::run(data, &args, output).await,
+        },
+        Command::ProveOnce(args) => prove_once::run(data, args, output).await,
+        Command::Attest(args) => attest::run(data, args, output).await,
+        Command::Redact(args) => redact::run(data, args, output).await,
+        Command::Rebuild(args) => rebuild::run(data, args, output).await,
+        Command::Stats(args) => stats::run(data, args, output).await,
+        Command::Witness(command) => witness::run(data, command, output).await,
+        Command::Schema(SchemaCommand::Check(args)) => schema::check(data, args.at, output).await,
+        Command::Status => projection::status(data, output).await,
+        Command::Projection(ProjectionCommand::Resume(args)) => projection::resume(data, &args, output).await,
+        Command::Projection(ProjectionCommand::Skip(args)) => projection::skip(data, &args, output).await,
     }
 }

@@ -1,14 +1,14 @@
 //! `log`: events in order, filtered, followed.
 
 use crate::Verdict;
-use crate::at;
 use crate::cli::LogArgs;
 use crate::failure::Failure;
 use crate::output::{Output, escaped, say};
 use crate::store::Source;
 use devmind_domain::event::RecordedEvent;
-use devmind_ledger::{EventFilter, LedgerReader, MAX_PAGE_EVENTS};
+use devmind_ledger::{DamagedRow, EventFilter, LedgerReader, MAX_PAGE_EVENTS};
 use serde::Serialize;
+use serde_json::json;
 use serde_json::value::RawValue;
 
 pub(crate) async fn run(data: &Source, args: LogArgs, output: &mut Output) -> Result<Verdict, Failure> {
@@ -22,10 +22,10 @@ pub(crate) async fn run(data: &Source, args: LogArgs, output: &mut Output) -> Re
         actor: args.actor,
     };
     let mut printer = Printer { output, left: args.limit.unwrap_or(u64::MAX), undecodable: 0 };
-    let mut head = at::position(&reader, args.at).await?;
+    let mut head = data.position(&reader, args.at).await?;
     let mut after = args.after;
     loop {
-        print_to(&reader, &filter, after, head, &mut printer).await?;
+        print_to(data, &reader, &filter, after, head, &mut printer).await?;
         printer.output.finish()?;
         if !args.follow || printer.left == 0 {
             break;
@@ -45,6 +45,7 @@ pub(crate) async fn run(data: &Source, args: LogArgs, output: &mut Output) -> Re
 
 /// Prints what passes the filter after one position and up to another.
 async fn print_to(
+    data: &Source,
     reader: &LedgerReader,
     filter: &EventFilter,
     mut after: u64,
@@ -53,14 +54,18 @@ async fn print_to(
 ) -> Result<(), Failure> {
     while after < head && printer.left > 0 {
         let page = reader.query(filter, after, MAX_PAGE_EVENTS).await?;
-        let Some(last) = page.last().map(|event| event.position) else { break };
         for event in page.iter().filter(|event| event.position <= head) {
+            // In its place, what was passed over on the way.
+            data.damaged_between(after + 1, event.position).iter().try_for_each(|row| printer.damaged(row))?;
             if printer.left == 0 {
                 return Ok(());
             }
             printer.print(event)?;
+            after = event.position;
         }
-        after = last;
+        let passed = page.last().map_or(head, |event| event.position);
+        data.damaged_between(after + 1, passed.min(head)).iter().try_for_each(|row| printer.damaged(row))?;
+        after = passed;
     }
     Ok(())
 }
@@ -72,6 +77,15 @@ struct Printer<'a> {
 }
 
 impl Printer<'_> {
+    /// A row that holds no event; it may be one that was asked for.
+    fn damaged(&mut self, DamagedRow { position, reason }: &DamagedRow) -> Result<(), Failure> {
+        if self.output.is_json() {
+            self.output.json(&json!({ "position": position, "unreadable": reason }))
+        } else {
+            self.output.line(escaped(&format!("#{position} cannot be read: {reason}")))
+        }
+    }
+
     fn print(&mut self, event: &RecordedEvent) -> Result<(), Failure> {
         let undecodable = event.decode().err().map(|error| error.to_string());
         self.left -= 1;

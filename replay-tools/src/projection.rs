@@ -128,7 +128,7 @@ fn show(name: &str, stop: &Stop, output: &mut Output) -> Result<(), Failure> {
 }
 
 /// Where the views are, if they are.
-fn views(data: &Source) -> Result<Place, Failure> {
+pub(crate) fn views(data: &Source) -> Result<Place, Failure> {
     match data.views() {
         Place::File(file) if !file.exists() => {
             let message = format!("there are no views yet: {} does not exist", file.display());

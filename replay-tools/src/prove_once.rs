@@ -5,16 +5,15 @@
 //! Exit status: 0 executed once or never executed, 1 unknown, 3 conflict.
 
 use crate::Verdict;
-use crate::at::position;
 use crate::cli::ProveOnceArgs;
 use crate::failure::Failure;
 use crate::journal::{JournalFile, JournalRow};
-use crate::output::{Output, escaped, say, tell_unread};
+use crate::output::{Output, escaped, say, tell_unread, unread_json};
 use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::event::{AggregateType, RecordedEvent, StreamId};
 use devmind_domain::tool_call::{Decision, ResultStatus, Target, ToolCallEvent};
-use devmind_ledger::LedgerReader;
+use devmind_ledger::{EventFilter, LedgerReader};
 use devmind_projections::Unread;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -116,7 +115,7 @@ pub(crate) enum Journal {
 pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
     let stream = StreamId::new(AggregateType::ToolCall, args.tool_call.as_str());
-    let at = position(&reader, args.at).await?;
+    let at = data.position(&reader, args.at).await?;
     let mut events = reader.read_stream(&stream, 0).await?;
     events.retain(|event| event.position <= at);
     if events.is_empty() {
@@ -125,6 +124,9 @@ pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output)
     }
     let mut unread = Unread::default();
     let server = Server::of(&events, &mut unread);
+    // A row that the call's stream has lost may still say of which run it is.
+    let run = events.iter().find_map(|event| event.metadata().ok()?.correlation_id);
+    reader.damaged_of(&EventFilter { run_id: run, ..EventFilter::default() }).await?;
     let journal = match &args.journal {
         None => Journal::NotGiven,
         Some(file) => {
@@ -133,10 +135,11 @@ pub(crate) async fn run(data: &Source, args: ProveOnceArgs, output: &mut Output)
         }
     };
     let (conclusion, why) = conclude(&server, &journal);
-    print(&args.tool_call, conclusion, &why, &server, &journal, &events, (data, &reader, at), output).await?;
+    let told = (conclusion, why.as_str(), &server, &journal, &unread);
+    let proved = print(&args.tool_call, told, &events, (data, &reader, at), output).await?;
     output.finish()?;
     say(format_args!("read at position {at}"));
-    if tell_unread(&unread) {
+    if tell_unread(&unread) || !proved {
         // What is concluded without them is not proved.
         return Ok(if conclusion == Conclusion::Conflict { Verdict::Broken } else { Verdict::Incomplete });
     }
@@ -205,27 +208,25 @@ pub(crate) fn conclude(server: &Server, journal: &Journal) -> (Conclusion, Strin
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "one line of output for each")]
+/// Whether everything that the log has of it could be proved.
 async fn print(
     id: &str,
-    conclusion: Conclusion,
-    why: &str,
-    server: &Server,
-    journal: &Journal,
+    (conclusion, why, server, journal, unread): (Conclusion, &str, &Server, &Journal, &Unread),
     events: &[Arc<RecordedEvent>],
     (data, reader, size): (&Source, &LedgerReader, u64),
     output: &mut Output,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let mut proofs = Vec::with_capacity(events.len());
     let root = data.root(reader, size).await?;
+    // Of a part of a log the bundle has the proofs, and they were checked when it was opened.
     let prover = data.prover(reader);
+    let proved = prover.is_none() || root.is_some();
     for event in events {
-        let path: Option<Vec<String>> = match &prover {
+        let path: Option<Vec<String>> = match prover.as_ref().filter(|_| proved) {
             Some(prover) => {
                 let proof = prover.inclusion(event.position, size).await?;
                 Some(proof.path.iter().map(hex::encode).collect())
             }
-            // The bundle has it, and it was checked when that was opened.
             None => None,
         };
         proofs.push(json!({
@@ -234,12 +235,14 @@ async fn print(
         }));
     }
     if output.is_json() {
-        return output.json(&json!({
+        output.json(&json!({
             "tool_call_id": id, "conclusion": conclusion.words(), "why": why, "position": size, "root": root,
+            "unread": unread_json(unread, data),
             "log": { "call_hash": server.call_hash, "dispatched": server.dispatched,
                 "result": server.result.as_ref().map(|(status, _)| status.as_str()), "events": proofs },
             "journal": told(journal),
-        }));
+        }))?;
+        return Ok(proved);
     }
     output.line(escaped(&format!("{}: {why}", conclusion.words())))?;
     let root = root.map(|root| format!(", under the root {root} of {size} events")).unwrap_or_default();
@@ -256,7 +259,8 @@ async fn print(
             let (status, hash) = (row.status.as_deref().unwrap_or("-"), row.output_sha256.as_deref().unwrap_or("-"));
             output.line(escaped(&format!("journal: {} {status}, call {}, output {hash}", row.phase, row.call_hash)))
         }
-    }
+    }?;
+    Ok(proved)
 }
 
 fn told(journal: &Journal) -> Value {

@@ -12,7 +12,7 @@ use devmind_projections::{HeldView, ProjectionCheck, Unbuilt};
 use serde_json::json;
 
 pub(crate) async fn run(data: &Source, args: RebuildArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = data.open_ledger().await?;
+    let reader = data.open_whole_ledger().await?;
     let views = data.views();
     match args.check {
         true => check(&views, &reader, args.projection.as_deref(), output).await,
@@ -82,7 +82,7 @@ async fn rebuild(
     output: &mut Output,
 ) -> Result<Verdict, Failure> {
     let report = {
-        let progress = Progress::new("rebuilding", "events");
+        let progress = Progress::going_on("rebuilding", "events");
         let tell = |done, total| progress.set(done, total);
         match projection {
             None => projections::rebuild(views, reader, tell).await?,

@@ -5,7 +5,6 @@
 //! contradict each other.
 
 use crate::Verdict;
-use crate::at::position;
 use crate::cli::ReconcileArgs;
 use crate::failure::Failure;
 use crate::journal::{JournalFile, JournalRow};
@@ -34,7 +33,7 @@ struct Open {
 /// Prints page by page: neither the log nor what is open has to fit into memory.
 pub(crate) async fn run(data: &Source, args: ReconcileArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
-    let at = position(&reader, args.at).await?;
+    let at = data.position(&reader, args.at).await?;
     let mut journal = match &args.journal {
         Some(file) => Some(JournalFile::open(file).await?),
         None => None,
@@ -73,7 +72,7 @@ pub(crate) async fn run(data: &Source, args: ReconcileArgs, output: &mut Output)
         None => None,
     };
     if output.is_json() {
-        let (journal, unread) = (json!(joined.as_ref().map(Joined::json)), json!(unread_json(&unread)));
+        let (journal, unread) = (json!(joined.as_ref().map(Joined::json)), json!(unread_json(&unread, data)));
         output.line(format_args!("],\"journal\":{journal},\"unread\":{unread}}}"))?;
     } else {
         output.line(format_args!("{open} tool calls are not final"))?;

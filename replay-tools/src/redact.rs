@@ -17,7 +17,7 @@ use std::path::Path;
 const NODE: &str = "devmind-replay";
 
 pub(crate) async fn run(data: &Source, args: RedactArgs, output: &mut Output) -> Result<Verdict, Failure> {
-    let reader = data.open_ledger().await?;
+    let reader = data.open_whole_ledger().await?;
     let mut planned = Vec::with_capacity(args.position.len());
     // All of them before any: half of what was ordered would be worse than nothing.
     for position in &args.position {
@@ -57,7 +57,7 @@ async fn forget_in_views(data: &Source) -> Result<(), Failure> {
     let file = match data.views() {
         Place::File(file) => file,
         views @ Place::Postgres(_) => {
-            let reader = data.open_ledger().await?;
+            let reader = data.open_whole_ledger().await?;
             let progress = Progress::new("rebuilding", "events");
             projections::forget_unfinished(&views).await?;
             projections::rebuild(&views, &reader, |done, total| progress.set(done, total)).await?.whole()?;

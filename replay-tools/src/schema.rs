@@ -1,7 +1,7 @@
 //! `schema check`: whether this program can read what is in a log: every version of every type that was ever written.
 
 use crate::Verdict;
-use crate::at::{self, At};
+use crate::at::At;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
 use crate::store::Source;
@@ -46,7 +46,7 @@ type Versions = BTreeMap<(String, String, u32), Version>;
 
 pub(crate) async fn check(data: &Source, at: Option<At>, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
-    let position = at::position(&reader, at).await?;
+    let position = data.position(&reader, at).await?;
     let mut versions = Versions::new();
     {
         let progress = Progress::new("reading", "events");

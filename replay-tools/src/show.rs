@@ -1,7 +1,7 @@
 //! `show`: a conversation or a tool call as it was, and what changed between two points of the log.
 
 use crate::Verdict;
-use crate::at::{At, position};
+use crate::at::At;
 use crate::cli::ShowArgs;
 use crate::failure::Failure;
 use crate::output::{Output, escaped, say, tell_unread, unread_json};
@@ -9,7 +9,7 @@ use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::event::{AggregateType, RecordedEvent, StreamId};
 use devmind_domain::ids::{ConversationId, ToolCallId};
-use devmind_ledger::LedgerReader;
+use devmind_ledger::{EventFilter, LedgerReader};
 use devmind_projections::{ConversationState, ToolCallRow, Unread, field_changes, what_can_be_read_at};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -74,10 +74,13 @@ impl Shown {
 pub(crate) async fn run(data: &Source, args: ShowArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
     let subject = Subject::find(&reader, &args).await?;
+    // A row that no stream has any more may still say what it belongs to.
+    let own = EventFilter { conversation_id: Some(subject.conversation().clone()), ..EventFilter::default() };
+    reader.damaged_of(&own).await?;
     if let [from, to] = args.diff.as_slice() {
-        return diff(&reader, &subject, (*from, *to), output).await;
+        return diff(data, &reader, &subject, (*from, *to), output).await;
     }
-    let at = position(&reader, args.at).await?;
+    let at = data.position(&reader, args.at).await?;
     let (shown, unread) = subject.at(&reader, at).await?;
     let Some(shown) = shown else {
         tell_unread(&unread);
@@ -86,7 +89,7 @@ pub(crate) async fn run(data: &Source, args: ShowArgs, output: &mut Output) -> R
             .with_hint("name a later position, or look for its id: `devmind-replay log --type TurnPrepared`"));
     };
     if output.is_json() {
-        output.json(&json!({ "position": at, "state": shown.json(), "unread": unread_json(&unread) }))?;
+        output.json(&json!({ "position": at, "state": shown.json(), "unread": unread_json(&unread, data) }))?;
     } else {
         match &shown {
             Shown::Conversation(state) => print_conversation(state, output)?,
@@ -99,12 +102,13 @@ pub(crate) async fn run(data: &Source, args: ShowArgs, output: &mut Output) -> R
 }
 
 async fn diff(
+    data: &Source,
     reader: &LedgerReader,
     subject: &Subject,
     (from, to): (At, At),
     output: &mut Output,
 ) -> Result<Verdict, Failure> {
-    let (from, to) = (position(reader, Some(from)).await?, position(reader, Some(to)).await?);
+    let (from, to) = (data.position(reader, Some(from)).await?, data.position(reader, Some(to)).await?);
     let (before, lacks_before) = subject.at(reader, from).await?;
     let (after, lacks_after) = subject.at(reader, to).await?;
     let (before, after) = (before.map(|shown| shown.json()), after.map(|shown| shown.json()));

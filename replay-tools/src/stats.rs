@@ -4,10 +4,9 @@
 //! under way. Printing is at the end; prices are the operator's own.
 
 use crate::Verdict;
-use crate::at;
 use crate::cli::{Price, StatsArgs};
 use crate::failure::Failure;
-use crate::output::{Output, Progress, escaped, say, tell_unread};
+use crate::output::{Output, Progress, escaped, say, tell_unread, unread_json};
 use crate::store::Source;
 use devmind_domain::Timestamp;
 use devmind_domain::event::{DomainEvent, RecordedEvent};
@@ -17,6 +16,7 @@ use devmind_domain::tool_call::{ResultStatus, ToolCallEvent};
 use devmind_ledger::MAX_PAGE_EVENTS;
 use devmind_projections::Unread;
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 
 /// Characters of a timestamp that name its day, as in `2026-01-31`.
@@ -24,7 +24,7 @@ const DAY_CHARS: usize = 10;
 
 pub(crate) async fn run(data: &Source, args: StatsArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
-    let position = at::position(&reader, args.at).await?;
+    let position = data.position(&reader, args.at).await?;
     let mut stats = Stats::default();
     {
         let progress = Progress::new("counting", "events");
@@ -38,7 +38,8 @@ pub(crate) async fn run(data: &Source, args: StatsArgs, output: &mut Output) -> 
         }
     }
     let unread = std::mem::take(&mut stats.unread);
-    let told = stats.finish(position, &args.price, &unread);
+    let mut told = stats.finish(position, &args.price, &unread);
+    told.unread = unread_json(&unread, data);
     if output.is_json() {
         output.json(&told)?;
     } else {
@@ -144,6 +145,8 @@ struct Told {
     tools: BTreeMap<String, ToolStats>,
     models: Vec<ModelStats>,
     undecodable: u64,
+    /// Which these are, and rows that hold no event.
+    unread: Vec<Value>,
 }
 
 fn day_of(moment: Timestamp) -> String {
@@ -267,6 +270,7 @@ impl Stats {
             models: models.collect(),
             tools: self.tools,
             undecodable: unread.count(),
+            unread: Vec::new(),
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Where the ledger is: a folder with its files, or a database, with checkpoints and keys in the folder; or a bundle,
 //! which is all that is there.
 
+use crate::at::{self, At};
+use crate::bundle::named;
 use crate::failure::Failure;
 use crate::output::{escaped, say};
 use devmind_domain::ErrorCode;
 use devmind_ledger::bundle::{BundleError, BundleReport, open_bundle};
-use devmind_ledger::proof::Prover;
-use devmind_ledger::{LedgerReader, Place, PostgresUrl};
+use devmind_ledger::proof::{ProveError, Prover};
+use devmind_ledger::{Damage, DamagedRow, LedgerReader, Place, PostgresUrl};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
 /// What the command line names.
@@ -16,6 +19,10 @@ pub(crate) struct Source {
     folder: PathBuf,
     database: Option<PostgresUrl>,
     bundle: Option<Bundle>,
+    /// Rows that commands passed over.
+    damage: Damage,
+    /// How far the log is looked at; 0 where no command said.
+    until: AtomicU64,
 }
 
 /// A bundle that was read through and holds.
@@ -33,13 +40,19 @@ impl Source {
         let parse = |url: String| {
             url.parse().map_err(|error| Failure::new(ErrorCode::ConfigInvalid, format!("DATABASE_URL: {error}")))
         };
-        Ok(Self { folder, database: database_url.map(parse).transpose()?, bundle: None })
+        Ok(Self {
+            folder,
+            database: database_url.map(parse).transpose()?,
+            bundle: None,
+            damage: Damage::default(),
+            until: AtomicU64::new(0),
+        })
     }
 
     /// A bundle, with nothing but itself.
     pub async fn of_bundle(file: &Path) -> Result<Self, Failure> {
         let folder = tempfile::tempdir().map_err(BundleError::from)?;
-        let (reader, report) = match open_bundle(file, folder.path()).await? {
+        let (reader, report) = match open_bundle(file, folder.path()).await.map_err(|error| named(file, error))? {
             Ok(opened) => opened,
             Err(report) => {
                 let (total, file) = (report.findings_total, file.display());
@@ -56,7 +69,13 @@ impl Source {
             say("what it does not have is not shown: other conversations, and what became of devices and servers");
         }
         let at = folder.path().to_owned();
-        Ok(Self { folder: at, database: None, bundle: Some(Bundle { reader, report, _folder: folder }) })
+        Ok(Self {
+            folder: at,
+            database: None,
+            bundle: Some(Bundle { reader, report, _folder: folder }),
+            damage: Damage::default(),
+            until: AtomicU64::new(0),
+        })
     }
 
     /// Makes proofs; nothing where there is a part of a log, whose events are proved by the bundle that they are in.
@@ -65,10 +84,17 @@ impl Source {
         (!is_part).then(|| Prover::new(reader.clone()))
     }
 
-    /// The root at a size of the log; nothing where a part of it does not say.
+    /// The root at a size of the log; nothing where a part of it does not say, or a damaged log cannot, which is told.
     pub async fn root(&self, reader: &LedgerReader, size: u64) -> Result<Option<String>, Failure> {
         if let Some(prover) = self.prover(reader) {
-            return Ok(Some(hex::encode(prover.root(size).await?)));
+            return match prover.root(size).await {
+                Ok(root) => Ok(Some(hex::encode(root))),
+                Err(ProveError::Ledger(error)) if error.code() == ErrorCode::LedgerCorrupt => {
+                    say(escaped(&format!("nothing of it can be proved: {error}")));
+                    Ok(None)
+                }
+                Err(error) => Err(error.into()),
+            };
         }
         let signed = self.bundle.as_ref().filter(|bundle| bundle.report.size == size);
         Ok(signed.map(|bundle| hex::encode(bundle.report.root)))
@@ -79,8 +105,40 @@ impl Source {
         &self.folder
     }
 
-    /// Opens the log for reading.
+    /// Opens the log for a look at it: rows that hold no event are passed over, and told at the end ([`Self::damaged`]).
     pub async fn open_ledger(&self) -> Result<LedgerReader, Failure> {
+        let whole = self.bundle.as_ref().is_none_or(|bundle| bundle.report.complete);
+        Ok(self.open_whole_ledger().await?.passing_over(&self.damage, whole).await?)
+    }
+
+    /// The position that is meant; what is damaged after it is not told.
+    ///
+    /// # Errors
+    /// When the log does not go so far, or cannot be read.
+    pub async fn position(&self, reader: &LedgerReader, at: Option<At>) -> Result<u64, Failure> {
+        let position = at::position(reader, at).await?;
+        self.until.fetch_max(at.map_or(u64::MAX, |_| position), Ordering::Relaxed);
+        Ok(position)
+    }
+
+    /// The rows that were passed over.
+    pub fn damaged(&self) -> Vec<DamagedRow> {
+        let until = self.until.load(Ordering::Relaxed);
+        self.damage.between(0, if until == 0 { u64::MAX } else { until })
+    }
+
+    /// Those of them from one position to another, both included.
+    pub fn damaged_between(&self, first: u64, last: u64) -> Vec<DamagedRow> {
+        self.damage.between(first, last)
+    }
+
+    /// How many more there are than can be named.
+    pub fn unnamed_damage(&self) -> Option<u64> {
+        self.damage.count().checked_sub(self.damage.rows().len() as u64).filter(|more| *more > 0)
+    }
+
+    /// Opens the log for what must not lack an event: a row that holds none is an error.
+    pub async fn open_whole_ledger(&self) -> Result<LedgerReader, Failure> {
         if let Some(bundle) = &self.bundle {
             return Ok(bundle.reader.clone());
         }

@@ -20,7 +20,7 @@ pub(crate) async fn run(
     witnesses: &[NoteKey],
     output: &mut Output,
 ) -> Result<Verdict, Failure> {
-    let reader = data.open_ledger().await?;
+    let reader = data.open_whole_ledger().await?;
     let unread = |error: RecordError| Failure::new(error.code(), error.to_string());
     let checkpoints = read_checkpoints(data.folder()).map_err(unread)?;
     let cosigned = read_cosigned(data.folder()).map_err(unread)?;
@@ -47,7 +47,7 @@ pub(crate) async fn run(
     let report = match verified {
         Ok(report) => report,
         // A file that cannot even be read through is a finding, not a failure of the tool.
-        Err(error @ LedgerError::Corrupt { .. }) => {
+        Err(error @ (LedgerError::Corrupt { .. } | LedgerError::Damaged { .. })) => {
             say(format_args!("verification failed: {error}"));
             return Ok(Verdict::Broken);
         }

@@ -214,3 +214,49 @@ async fn completions_are_printed_for_a_shell() {
     assert_eq!(ran.status, 0);
     assert!(ran.stdout.contains("devmind-replay") && ran.stdout.contains("timeline"), "{}", ran.stdout);
 }
+
+/// `script` of util-linux (bsdutils) runs a command at a terminal of its own, and prints what that shows.
+#[tokio::test]
+async fn at_a_terminal_a_bar_shows_how_much_how_fast_and_how_long_and_what_is_printed_stays_clean() {
+    let data = Data::with_story().await;
+    data.fill(2_000).await;
+    let program = env!("CARGO_BIN_EXE_devmind-replay");
+    let command = format!("{program} --data {} verify > printed", data.path().display());
+    let mut script = tokio::process::Command::new("script");
+    script.args(["--quiet", "--return", "--command", &command, "/dev/null"]).env("TERM", "xterm");
+    let shown = script.current_dir(data.path()).stdin(std::process::Stdio::null()).output().await.expect("script runs");
+    let shown = (shown.status.code(), String::from_utf8(shown.stdout).expect("UTF-8"));
+    let total = data.events() + 2_000;
+    let total = format!("{},{:03} events, ", total / 1_000, total % 1_000);
+    for part in ["verifying ", &total, "/s, ", " left", "\u{1b}[2K"] {
+        assert!(shown.0 == Some(0) && shown.1.contains(part), "{part:?}: {shown:?}");
+    }
+    // No line about a progress that a person sees, no bar of nothing, no fractions of an event.
+    assert!(!shown.1.contains("verifying:") && !shown.1.contains(" 0/0 "), "{shown:?}");
+    let rate = shown.1.rsplit_once("/s, ").and_then(|(before, _)| before.rsplit_once(' ')).map(|(_, rate)| rate);
+    assert!(rate.is_some_and(|rate| rate.parse::<u64>().is_ok()), "{rate:?}");
+    let printed = std::fs::read_to_string(data.path().join("printed")).expect("printed");
+    assert!(printed.starts_with("ok") && !printed.contains('\u{1b}'), "{printed}");
+}
+
+/// As a disk that was taken from its machine: mounted so that nothing can be written, in a namespace of its own.
+#[tokio::test]
+async fn a_ledger_on_a_disk_that_only_reads_can_be_looked_at() {
+    let data = Data::with_story().await;
+    let before = data.files();
+    let (folder, program) = (data.path().display(), env!("CARGO_BIN_EXE_devmind-replay"));
+    for command in ["log", "verify", "timeline --run r", "export other/bundle"] {
+        let inside = format!(
+            "mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && ! touch {folder}/x 2>/dev/null \
+             && exec {program} --data {folder} {command}"
+        );
+        let arguments = ["--user", "--map-root-user", "--mount", "sh", "-c", &inside];
+        let ran = tokio::process::Command::new("unshare").args(arguments).output().await.expect("unshare runs");
+        let (stdout, stderr) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+        // There is nothing to export with, and that is what is said.
+        let export = command.starts_with("export");
+        assert_eq!(ran.status.code(), Some(i32::from(export)), "{command}: {stdout} {stderr}");
+        assert!(!export || stderr.contains("error[NOT_READY]"), "{stderr}");
+    }
+    assert_eq!(data.files(), before, "nothing was made");
+}

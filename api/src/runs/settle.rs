@@ -52,7 +52,10 @@ impl SettleError {
         match self {
             Self::Refused(_) | Self::Thread(_) => true,
             Self::Append(error) => matches!(error, AppendError::TooLarge { .. } | AppendError::Invalid { .. }),
-            Self::Ledger(error) => matches!(error, LedgerError::Corrupt { .. } | LedgerError::Undecodable { .. }),
+            Self::Ledger(error) => matches!(
+                error,
+                LedgerError::Corrupt { .. } | LedgerError::Damaged { .. } | LedgerError::Undecodable { .. }
+            ),
         }
     }
 }

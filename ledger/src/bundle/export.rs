@@ -38,7 +38,7 @@ pub struct Export {
 /// Writes a bundle to a file that is not there yet; until it is complete, it is `<file>.part`.
 ///
 /// `checkpoint` is the newest one of the ledger; events after it are left out. `progress` is told
-/// positions (done, all).
+/// positions (done, all), at first how far an interrupted export had come.
 ///
 /// # Errors
 /// [`BundleError`].
@@ -74,6 +74,7 @@ pub async fn export_bundle(
     let any = EventFilter::default();
     let resumed = writer.events;
     let mut after = writer.after;
+    progress(after, signed.size);
     while after < signed.size {
         let page = match selection {
             Selection::Everything => reader.query(&any, after, MAX_PAGE_EVENTS).await?,
@@ -83,10 +84,18 @@ pub async fn export_bundle(
         let Some(last) = page.last().map(|event| event.position) else { break };
         let mut keys = Vec::new();
         if writer.header.complete {
+            if let Some((place, _)) = (after + 1..).zip(&page).find(|(place, event)| event.position != *place) {
+                return Err(reader.corrupt(format!("event {place} is not in the log")).into());
+            }
             keys = keys_between(reader, after + 1, last).await?;
         }
         let mut keys = keys.into_iter().peekable();
         for event in &page {
+            // What is wrong in the ledger is no better in a bundle, and nobody who gets that can mend it.
+            if event.leaf_hash != event.expected_leaf_hash() {
+                let reason = format!("event {} does not have the hash that was recorded for it", event.position);
+                return Err(reader.corrupt(reason).into());
+            }
             while let Some(key) = keys.next_if(|key| key.first <= event.position) {
                 writer.line(&Line::Key(key))?;
             }

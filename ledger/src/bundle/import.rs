@@ -30,6 +30,15 @@ pub struct Imported {
     pub fingerprint: String,
 }
 
+/// How far an import is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Importing {
+    /// So many events were checked.
+    Checked(u64),
+    /// So many are stored, of all; at first what an interrupted import had stored.
+    Stored(u64, u64),
+}
+
 /// Events and keys of one transaction.
 #[derive(Default)]
 struct Part {
@@ -38,16 +47,16 @@ struct Part {
 }
 
 /// Imports a bundle into the ledger in `ledger`, made where it is missing, which nobody else writes. The bundle is read
-/// through and checked first: nothing is stored of one that does not hold. `progress` is told (done, all).
+/// through and checked first: nothing is stored of one that does not hold.
 ///
 /// # Errors
 /// [`BundleError`]; what is wrong with the bundle is in the report of an `Ok(Err(_))`.
 pub async fn import_bundle(
     bundle: &Path,
     ledger: impl Into<Place>,
-    mut progress: impl FnMut(u64, u64),
+    mut progress: impl FnMut(Importing),
 ) -> Result<Result<Imported, BundleReport>, BundleError> {
-    let report = check_bundle(BufReader::new(File::open(bundle)?), |_| {})?;
+    let report = check_bundle(BufReader::new(File::open(bundle)?), |events| progress(Importing::Checked(events)))?;
     if report.findings_total > 0 {
         return Ok(Err(report));
     }
@@ -56,7 +65,9 @@ pub async fn import_bundle(
     }
     let mut opened = open_writable(&ledger.into()).await?;
     let begun = (opened.head.position, opened.head.root);
-    let stored = store(bundle, &mut *opened.write, begun, &report, &mut progress).await;
+    progress(Importing::Stored(begun.0.min(report.size), report.size));
+    let mut tell = |done, all| progress(Importing::Stored(done, all));
+    let stored = store(bundle, &mut *opened.write, begun, &report, &mut tell).await;
     opened.read.close().await;
     let closed = opened.write.close().await;
     stored?;

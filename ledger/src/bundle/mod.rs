@@ -14,7 +14,7 @@ mod open;
 
 pub use check::{BundleReport, check_bundle, read_bundle};
 pub use export::{Export, Selection, export_bundle};
-pub use import::{Imported, import_bundle};
+pub use import::{Imported, Importing, import_bundle};
 pub use open::open_bundle;
 
 use crate::error::LedgerError;

@@ -91,6 +91,12 @@ pub(crate) trait ReadLog: Debug + Send + Sync {
     /// `first` to `last`; empty where it keeps none.
     async fn filed(&self, first: u64, last: u64) -> Result<Vec<FiledRow>, sqlx::Error>;
 
+    /// Rows that no reader comes to, whatever it asks for: with their position, why. A few lookups in indexes.
+    async fn out_of_reach(&self) -> Result<Vec<(i64, String)>, sqlx::Error>;
+
+    /// Positions up to the head without a row, the first ones; every row is looked at.
+    async fn holes(&self) -> Result<Vec<i64>, sqlx::Error>;
+
     /// What `verify` must know besides the events: one consistent look.
     async fn integrity(&self) -> Result<Integrity, sqlx::Error>;
 
@@ -274,10 +280,12 @@ pub(crate) struct Seen {
     pub events: Vec<Arc<RecordedEvent>>,
 }
 
-/// One row: its position, and the event or why the row holds none.
+/// One row: where it stands, and the event or why the row holds none.
 #[derive(Debug)]
 pub(crate) struct StoredEvent {
     pub position: u64,
+    /// Within its stream; 0 where it is none.
+    pub sequence: u64,
     pub event: Result<RecordedEvent, String>,
 }
 
@@ -325,6 +333,50 @@ pub(crate) struct FiledRow {
     pub conversation_id: Option<String>,
     pub run_id: Option<String>,
     pub actor: Option<String>,
+}
+
+/// Rows that are named of what is out of reach, at most.
+pub(crate) const MAX_OUT_OF_REACH: u32 = 100;
+
+/// The query of [`ReadLog::out_of_reach`] on a table: what stands in no place of the log, and what no filter finds, as
+/// every sound row has an actor. `(position, partition, 1 where it is the place that is wrong)`.
+pub(crate) fn out_of_reach_sql(events: &str, head: &str) -> String {
+    let beyond = format!("position > (SELECT size FROM {head} WHERE partition = {PARTITION})");
+    let parts = [
+        format!("partition < {PARTITION}"),
+        format!("partition > {PARTITION}"),
+        format!("partition = {PARTITION} AND position < 1"),
+        format!("partition = {PARTITION} AND {beyond}"),
+    ];
+    let found = |condition: &str, misplaced: u8| {
+        format!(
+            "SELECT * FROM (SELECT position, partition, {misplaced} FROM {events} WHERE {condition} LIMIT {MAX_OUT_OF_REACH}) AS r"
+        )
+    };
+    let mut queries: Vec<String> = parts.iter().map(|condition| found(condition, 1)).collect();
+    queries.push(found(&format!("partition = {PARTITION} AND actor IS NULL"), 0));
+    queries.join(" UNION ALL ")
+}
+
+/// The query of [`ReadLog::holes`].
+pub(crate) fn holes_sql(events: &str, head: &str) -> String {
+    let size = format!("(SELECT size FROM {head} WHERE partition = {PARTITION})");
+    // What comes before the first row, and after every other one.
+    format!(
+        "SELECT place FROM (SELECT 1 AS place UNION ALL SELECT position + 1 FROM {events} WHERE partition = {PARTITION}) \
+         AS places WHERE place <= {size} AND NOT EXISTS (SELECT 1 FROM {events} WHERE partition = {PARTITION} \
+         AND position = place) ORDER BY place LIMIT {MAX_OUT_OF_REACH}"
+    )
+}
+
+/// A row of [`out_of_reach_sql`], in words.
+pub(crate) fn why_out_of_reach((position, partition, misplaced): (i64, i64, i64)) -> (i64, String) {
+    let reason = match misplaced {
+        0 => "metadata: it is no JSON text, or names no actor: no filter finds the event".to_owned(),
+        _ if partition != i64::from(PARTITION) => format!("partition: it is {partition}, where no event stands"),
+        _ => format!("position: {position} is outside of the log"),
+    };
+    (position, reason)
 }
 
 /// `(size, root)` as stored.

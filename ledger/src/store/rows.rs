@@ -1,6 +1,6 @@
 //! Rows of the table `events`, the same in every store, and the events they hold.
 
-use super::StoredEvent;
+use super::{StoredEvent, as_i64};
 use crate::limits::MAX_PAGE_BYTES;
 use crate::ring::weight;
 use devmind_domain::Timestamp;
@@ -63,32 +63,47 @@ pub(super) async fn page<R: EventRow>(
 }
 
 pub(super) fn stored_event<R: EventRow>(row: &R) -> Result<StoredEvent, sqlx::Error> {
-    let position = row.integer(1)?;
-    let position = u64::try_from(position).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-    Ok(StoredEvent { position, event: recorded_event(row, position) })
+    let found = row.integer(1)?;
+    let position = u64::try_from(found).unwrap_or(0);
+    let event = match position {
+        0 => Err(format!("position: {found} is outside of the log")),
+        _ => recorded_event(row, position),
+    };
+    let sequence = event.as_ref().map_or_else(|_| row.integer(5), |event| Ok(as_i64(event.sequence)))?;
+    Ok(StoredEvent { position, sequence: u64::try_from(sequence).unwrap_or(0), event })
 }
 
+/// The event; else the name of the column that cannot be read, and why.
 fn recorded_event<R: EventRow>(row: &R, position: u64) -> Result<RecordedEvent, String> {
-    let text = |index: usize| row.text(index).map_err(|error| error.to_string());
-    let integer = |index: usize| row.integer(index).map_err(|error| error.to_string());
-    let recorded_text = text(10)?;
-    let recorded_at = Timestamp::parse(&recorded_text)?;
+    let text = |name: &str, index: usize| row.text(index).map_err(|error| format!("{name}: {}", cause(error)));
+    let integer = |name: &str, index: usize| row.integer(index).map_err(|error| format!("{name}: {}", cause(error)));
+    let recorded_text = text("recorded_at", 10)?;
+    let recorded_at = Timestamp::parse(&recorded_text).map_err(|reason| format!("recorded_at: {reason}"))?;
     // Another spelling of the same moment would hash to the same leaf, unseen.
     if recorded_at.to_string() != recorded_text {
         return Err(format!("recorded_at is {recorded_text:?}, which is not how the ledger writes a moment"));
     }
-    let leaf_hash = row.bytes(11).map_err(|error| error.to_string())?;
+    let leaf_hash = row.bytes(11).map_err(|error| format!("leaf_hash: {}", cause(error)))?;
     Ok(RecordedEvent {
-        partition: u32::try_from(integer(0)?).map_err(|error| format!("partition: {error}"))?,
+        partition: u32::try_from(integer("partition", 0)?).map_err(|error| format!("partition: {error}"))?,
         position,
-        event_id: text(2)?,
-        stream: StreamId { aggregate_type: text(3)?, aggregate_id: text(4)? },
-        sequence: u64::try_from(integer(5)?).map_err(|error| format!("sequence: {error}"))?,
-        event_type: text(6)?,
-        event_version: u32::try_from(integer(7)?).map_err(|error| format!("event_version: {error}"))?,
-        payload: text(8)?,
-        metadata: text(9)?,
+        event_id: text("event_id", 2)?,
+        stream: StreamId { aggregate_type: text("aggregate_type", 3)?, aggregate_id: text("aggregate_id", 4)? },
+        sequence: u64::try_from(integer("sequence", 5)?).map_err(|error| format!("sequence: {error}"))?,
+        event_type: text("event_type", 6)?,
+        event_version: u32::try_from(integer("event_version", 7)?)
+            .map_err(|error| format!("event_version: {error}"))?,
+        payload: text("payload", 8)?,
+        metadata: text("metadata", 9)?,
         recorded_at,
         leaf_hash: leaf_hash.try_into().map_err(|_| "leaf_hash is not 32 bytes long".to_owned())?,
     })
+}
+
+/// What is wrong, without the number of the column: its name says more.
+fn cause(error: sqlx::Error) -> String {
+    match error {
+        sqlx::Error::ColumnDecode { source, .. } => source.to_string(),
+        other => other.to_string(),
+    }
 }

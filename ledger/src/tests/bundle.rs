@@ -153,7 +153,7 @@ on_both_stores! {
     async fn a_whole_bundle_becomes_a_ledger_with_the_same_positions_bytes_hashes_keys_and_root(target: Folder) {
         let source = Source::of(2_350).await;
         let (_, file) = source.export(&Selection::Everything, "all").await.expect("exported");
-        let done = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
+        let done = import_bundle(&file, target.place(), |_| {}).await.expect("read").expect("imported");
         let head = source.folder.reader().await.head().await.expect("a head");
         assert_eq!((done.size, done.root, done.resumed), (head.position, head.root, 0));
         assert_eq!(target.reader().await.head().await.expect("a head"), head);
@@ -170,7 +170,7 @@ on_both_stores! {
         ledger.append(append("more", 0, "x")).await.expect("it goes on");
         ledger.close().await;
         // It now holds more than the bundle.
-        let refused = import_bundle(&file, target.place(), |_, _| {}).await;
+        let refused = import_bundle(&file, target.place(), |_| {}).await;
         assert!(matches!(refused, Err(BundleError::NotEmpty)));
     }
 }
@@ -180,26 +180,32 @@ async fn an_import_goes_on_where_it_was_interrupted_and_into_nothing_else() {
     let (source, other) = (Source::of(2_350).await, Source::of(1_000).await);
     let (_, file) = source.export(&Selection::Everything, "all").await.expect("exported");
     let target = Folder::new();
-    import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
+    import_bundle(&file, target.place(), |_| {}).await.expect("read").expect("imported");
     // As a crash after the first part leaves it.
     target.forge("DELETE FROM events WHERE position > 1000; DELETE FROM idempotency WHERE first_position > 1000; UPDATE head SET size = 1000").await;
-    let done = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("imported");
+    let mut told = Vec::new();
+    let done = import_bundle(&file, target.place(), |now| told.push(now)).await.expect("read").expect("imported");
     assert_eq!(done.resumed, 1_000);
+    // First how far the check is, then how far the import was when it began, then how far it is.
+    let checks = told.iter().take_while(|now| matches!(now, Importing::Checked(_))).count();
+    assert_eq!(told.get(checks - 1), Some(&Importing::Checked(done.size)));
+    assert_eq!(told.get(checks), Some(&Importing::Stored(1_000, done.size)));
+    assert!(told.contains(&Importing::Stored(2_000, done.size)));
     assert!(target.verify().await.is_sound());
     assert_eq!(all(&target.reader().await).await, all(&source.folder.reader().await).await);
-    let again = import_bundle(&file, target.place(), |_, _| {}).await.expect("read").expect("already so");
+    let again = import_bundle(&file, target.place(), |_| {}).await.expect("read").expect("already so");
     assert_eq!(again.resumed, done.size);
 
-    let refused = import_bundle(&file, other.folder.place(), |_, _| {}).await;
+    let refused = import_bundle(&file, other.folder.place(), |_| {}).await;
     assert!(matches!(refused, Err(BundleError::NotEmpty)));
     let (_, part) = source.export(&stream_filter("s0"), "part").await.expect("exported");
-    let refused = import_bundle(&part, Folder::new().place(), |_, _| {}).await;
+    let refused = import_bundle(&part, Folder::new().place(), |_| {}).await;
     assert!(matches!(refused, Err(BundleError::Partial)));
     let mut bytes = fs::read(&file).expect("read");
     let at = bytes.windows(3).position(|bytes| bytes == b"ann").expect("an actor");
     bytes[at] = b'o';
     fs::write(&file, bytes).expect("written");
     let empty = Folder::new();
-    let report = import_bundle(&file, empty.place(), |_, _| {}).await.expect("read").expect_err("it does not hold");
+    let report = import_bundle(&file, empty.place(), |_| {}).await.expect("read").expect_err("it does not hold");
     assert!(report.findings_total > 0 && !empty.file().exists(), "nothing was stored");
 }

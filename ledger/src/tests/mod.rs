@@ -5,6 +5,7 @@ mod bundle;
 mod cache;
 mod cases;
 mod cqrs;
+mod damage;
 mod doubt;
 mod execute;
 mod follow;

@@ -51,7 +51,9 @@ impl Chain {
 
     fn follows(&mut self, position: u64, report: &mut Report) {
         if position != self.position + 1 {
-            report.find(Check::Order, position, format!("it comes after event {}", self.position));
+            let missing = (position > self.position + 1).then(|| format!(": event {} is not there", self.position + 1));
+            let reason = format!("it comes after event {}{}", self.position, missing.unwrap_or_default());
+            report.find(Check::Order, position, reason);
         }
         self.position = position;
     }

@@ -60,13 +60,20 @@ async fn differs<A: Decider + PartialEq>(
     }
     let (mut folded, mut version, mut position) = (A::default(), 0, 0);
     while version < snapshot.sequence {
-        let page = reader.stream_page(&snapshot.stream, version, MAX_PAGE_EVENTS).await?;
+        let page = match reader.stream_page(&snapshot.stream, version, MAX_PAGE_EVENTS).await {
+            // A row that holds no event is a finding of its own.
+            Err(LedgerError::Damaged { .. }) => return Ok(None),
+            page => page?,
+        };
         if page.is_empty() {
             let reason = format!("a state of version {} is stored, the stream ends at {version}", snapshot.sequence);
             return Ok(Some((position, reason)));
         }
         for event in page.iter().take_while(|event| event.sequence <= snapshot.sequence) {
-            // An event that does not decode is a finding of its own.
+            // So is one that is not there, and one that does not decode.
+            if event.sequence != version + 1 {
+                return Ok(None);
+            }
             let Ok(decoded) = decode::<A>(event) else { return Ok(None) };
             decoded.iter().for_each(|fact| folded.evolve(fact));
             (version, position) = (event.sequence, event.position);

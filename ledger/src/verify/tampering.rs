@@ -110,6 +110,7 @@ impl Bench {
         if position == REDACTED {
             // What the marker says is compared when the event comes that speaks of it.
             let told = StoredEvent {
+                sequence: 0,
                 position: EVENTS,
                 event: Ok(self.rows[usize::try_from(EVENTS - 1).expect("small")].clone()),
             };
@@ -168,7 +169,7 @@ async fn integers(bench: &mut Bench, position: u64) -> u64 {
             };
             let (at, event) = (event.position, if fits { Ok(event) } else { Err("out of range".to_owned()) });
             let mut judge = bench.before[usize::try_from(position - 1).expect("small")].clone();
-            let found = judge.see(&StoredEvent { position: at, event });
+            let found = judge.see(&StoredEvent { position: at, sequence: 0, event });
             assert!(found.contains(&at), "byte {byte} of {column} of event {position}");
             tried += 1;
         }

@@ -4,6 +4,7 @@
 //! is set aside or emptied with a warning, and the runner fills it again from the log.
 
 use super::{Projections, Store, begin_all, begin_kept, can_be_continued, settle};
+use crate::beside::remove_left;
 use crate::db::{Pool, sqlite_code};
 use crate::error::ViewError;
 use devmind_ledger::LedgerReader;
@@ -40,6 +41,10 @@ impl Store {
     ) -> Result<Self, ViewError> {
         if let Some(folder) = file.parent() {
             tokio::fs::create_dir_all(folder).await?;
+        }
+        // What a check was killed beside holds what people wrote, and much room.
+        if let Err(error) = remove_left(file) {
+            tracing::warn!(%error, "it is not known whether a process left something beside the views");
         }
         // Two processes that start at once must not both create, migrate or replace the file.
         let _lock = lock(file).await?;

@@ -242,3 +242,42 @@ async fn the_views_at_a_position_show_nothing_later_and_write_nothing() {
     assert_eq!(views.turns(&"c1".into()).await.expect("turns").len(), 2);
     assert!(!bench.views_file().exists());
 }
+
+#[tokio::test]
+async fn what_a_check_that_was_killed_left_beside_the_file_is_removed_by_the_next_that_comes_unless_it_is_in_use() {
+    let bench = filled(Bench::new().await).await.0;
+    let devmind_ledger::Place::File(file) = bench.views_place() else { panic!("a file") };
+    let folder = file.parent().expect("a folder").to_owned();
+    let beside = || -> Vec<String> {
+        let entries = std::fs::read_dir(&folder).expect("read").map(|entry| entry.expect("an entry").file_name());
+        entries
+            .map(|name| name.to_string_lossy().into_owned())
+            .filter(|name| name.starts_with("views-rebuild"))
+            .collect()
+    };
+    let in_use = Beside::new(&bench.views_place(), &PROJECTIONS.to_vec()).await.expect("made");
+    let used = beside();
+    assert_eq!(used.len(), 1);
+    let log = bench.ledger.reader();
+    for way in ["rebuild", "check", "start"] {
+        // As the end of its process leaves it: the files are there, and nobody has the lock.
+        for (name, files) in [("views-rebuild-dead", &["lock", "views.sqlite"][..]), ("views-rebuild-early", &[])] {
+            std::fs::create_dir(folder.join(name)).expect("made");
+            files.iter().for_each(|file| std::fs::write(folder.join(name).join(file), "rows").expect("written"));
+        }
+        match way {
+            "rebuild" => drop(rebuild(bench.views_place(), log, |_, _| {}).await.expect("rebuilt")),
+            "check" => drop(check(bench.views_place(), log, |_, _| {}).await.expect("checked")),
+            _ => {
+                crate::store::Store::open(&bench.views_place(), log, &PROJECTIONS.to_vec())
+                    .await
+                    .expect("open")
+                    .close()
+                    .await
+            }
+        }
+        assert_eq!(beside(), used, "{way}");
+    }
+    in_use.remove().await.expect("it was left alone");
+    assert!(beside().is_empty());
+}

@@ -190,7 +190,7 @@ on_both_stores! {
         // A folder has one ledger that is written.
         let copy = tempfile::tempdir().expect("a folder");
         let into = copy.path().join("ledger.sqlite");
-        import_bundle(&file, &into, |_, _| {}).await.expect("imported").expect("it proves itself");
+        import_bundle(&file, &into, |_| {}).await.expect("imported").expect("it proves itself");
         let copied = LedgerReader::open(&into).await.expect("the copy");
         assert_eq!((copied.head().await, told(&copied).await), (log.head().await, told(log).await));
         bench.ledger.close().await;

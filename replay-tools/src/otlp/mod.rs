@@ -9,17 +9,16 @@ mod spans;
 mod wire;
 
 use crate::Verdict;
-use crate::at;
 use crate::cli::ExportArgs;
 use crate::failure::Failure;
-use crate::output::{Output, Progress, say};
+use crate::output::{Output, Progress, say, tell_unread, unread_json};
 use crate::store::Source;
 use devmind_domain::ErrorCode;
 use devmind_domain::conversation::ConversationEvent;
 use devmind_domain::event::DomainEvent;
 use devmind_domain::ids::RunId;
 use devmind_ledger::{EventFilter, LedgerReader, MAX_PAGE_EVENTS};
-use devmind_projections::events_of_run;
+use devmind_projections::{Unread, events_of_run};
 use send::Collector;
 use serde_json::{Value, json};
 use std::fs::File;
@@ -43,7 +42,7 @@ impl Target {
 
 pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let reader = data.open_ledger().await?;
-    let position = at::position(&reader, args.at).await?;
+    let position = data.position(&reader, args.at).await?;
     let runs = runs(&reader, args, position).await?;
     if runs.is_empty() {
         return Err(Failure::new(ErrorCode::RunNotFound, format!("no such run up to position {position}"))
@@ -61,13 +60,15 @@ pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output
     };
     let resource: [Attribute; 2] =
         [("service.name", json!("devmind")), ("service.instance.id", json!(reader.ledger_id()))];
-    let (mut spans, mut exported, mut undecodable) = (0, 0, 0);
+    let (mut spans, mut exported, mut unread) = (0, 0, Unread::default());
     {
         let progress = Progress::new("exporting", "runs");
         for (done, run_id) in (1..).zip(&runs) {
             let events = events_of_run(&reader, run_id, position).await?;
             let told = spans::of_run(run_id, &events, args.content);
-            undecodable += told.undecodable;
+            if told.undecodable > 0 {
+                events.iter().for_each(|event| unread.add(event));
+            }
             if !told.spans.is_empty() {
                 spans += told.spans.len();
                 exported += 1;
@@ -84,7 +85,7 @@ pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output
     if output.is_json() {
         output.json(&json!({
             "to": named, "runs": exported, "spans": spans, "not_claimed": waiting, "position": position,
-            "undecodable": undecodable,
+            "undecodable": unread.count(), "unread": unread_json(&unread, data),
         }))?;
     } else {
         output.line(format_args!("{exported} runs, {spans} spans"))?;
@@ -94,11 +95,7 @@ pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output
     if waiting > 0 {
         say(format_args!("{waiting} runs were never begun and have no spans"));
     }
-    if undecodable == 0 {
-        return Ok(Verdict::Holds);
-    }
-    say(format_args!("{undecodable} events could not be decoded and are in no span"));
-    Ok(Verdict::Incomplete)
+    Ok(if tell_unread(&unread) { Verdict::Incomplete } else { Verdict::Holds })
 }
 
 /// The runs that are meant, in the order in which they were prepared.

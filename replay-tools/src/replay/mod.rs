@@ -17,7 +17,6 @@ mod what_if;
 pub use what_if::{ToolPolicy, WhatIf};
 
 use crate::Verdict;
-use crate::at::position;
 use crate::cli::ReplayArgs;
 use crate::failure::Failure;
 use crate::output::{Output, escaped, say};
@@ -182,7 +181,7 @@ pub(crate) async fn run(data: &Source, args: ReplayArgs, output: &mut Output) ->
         what_if.add(with).map_err(|reason| Failure::new(ErrorCode::ValidationFailed, format!("--with: {reason}")))?;
     }
     let reader = data.open_ledger().await?;
-    let head = position(&reader, args.at).await?;
+    let head = data.position(&reader, args.at).await?;
     what_if.check_tools(&reader, head).await?;
     if let (Some(address), Some(id)) = (&args.ask, &args.run) {
         return ask((data, &reader), address, &id.as_str().into(), head, &what_if, output).await;
@@ -197,6 +196,16 @@ pub(crate) async fn run(data: &Source, args: ReplayArgs, output: &mut Output) ->
             })?);
         }
         None => replay_all(&reader, catalogue(), head, &what_if, |replayed| runs.push(replayed)).await?,
+    }
+    // A row that belongs to nobody any more may be what a difference comes from.
+    if let Some(row) = data.damaged().first() {
+        for replayed in &mut runs {
+            if let Outcome::Differs(Difference { position, .. }) = replayed.outcome {
+                let lacks = format!("event {} cannot be read: {}", row.position, row.reason);
+                let reason = format!("it differs at event {position}, which may come of it that {lacks}");
+                replayed.outcome = Outcome::not_replayable((ErrorCode::LedgerCorrupt, reason));
+            }
+        }
     }
     let (mut differ, mut missing) = (0, 0);
     for replayed in &runs {

@@ -97,6 +97,11 @@ impl Record {
     /// What the log had of a run at a position.
     pub async fn read(reader: &LedgerReader, run_id: &RunId, at: u64) -> Result<Result<Self, Missing>, LedgerError> {
         let Some(conversation) = conversation_of(reader, run_id, at).await? else { return Ok(Err(Missing::NoSuchRun)) };
+        let own = EventFilter { conversation_id: Some(conversation.clone()), ..EventFilter::default() };
+        if let Some(row) = reader.damaged_of(&own).await?.into_iter().find(|row| row.position <= at) {
+            let reason = format!("event {} cannot be read: {}", row.position, row.reason);
+            return Ok(Err(Missing::Unreadable((ErrorCode::LedgerCorrupt, reason))));
+        }
         let stream = StreamId::new(AggregateType::Conversation, conversation.as_str());
         let mut before = Before::default();
         let (mut all, mut grants) = (Conversation::default(), Vec::<(u64, Vec<Grant>)>::new());

@@ -11,6 +11,7 @@ use clap::CommandFactory;
 use devmind_replay_tools::Cli;
 use devmind_tests::{Data, Finished, Process, Question, ServerProcess};
 use serde_json::Value;
+use sqlx::{Connection, PgConnection};
 use std::collections::BTreeMap;
 
 /// How a command takes a position.
@@ -230,6 +231,16 @@ async fn every_command_names_its_position_speaks_json_takes_a_past_one_and_chang
         let (of_all, of_part) = (row.run(&data, &[]).await, row.run(&Data::sqlite(), &["--bundle", &part]).await);
         assert_eq!((of_part.code, &of_part.stdout), (Some(0), &of_all.stdout), "{}: {of_part:#?}", row.command);
     }
+    // Spans are the same from either.
+    let spans = async |name: &str, data: &Data, more: &[&str]| {
+        let file = format!("{path}/{name}");
+        let told = replay(data, &[&["export", &file, "--format", "otlp"], more].concat()).await;
+        assert!(told.code == Some(0) && told.stderr.contains(&format!("read at position {head}")), "{told:#?}");
+        std::fs::read_to_string(file).unwrap()
+    };
+    let of_ledger = spans("ledger.otlp", &data, &[]).await;
+    assert!(of_ledger.contains(&asked.run_id), "{of_ledger}");
+    assert_eq!(spans("whole.otlp", &Data::sqlite(), &["--bundle", &whole]).await, of_ledger);
     let proved = replay(&Data::sqlite(), &["prove-once", "--tool-call", &call, "--bundle", &part]).await;
     assert!(proved.code == Some(0) && proved.stdout.starts_with("executed once"), "{proved:#?}");
     let attested = replay(&Data::sqlite(), &["attest", "--at", "3", "--bundle", &part]).await;
@@ -277,4 +288,100 @@ async fn what_cannot_be_understood_is_told_after_everything_that_can_and_by_the_
     assert!(built.stderr.contains(&format!("tool_call cannot be built: event {at}")), "{built:#?}");
     let checked = replay(&data, &["rebuild", "--check"]).await;
     assert!(checked.code == Some(1) && checked.stdout.contains("equal"), "{checked:#?}");
+}
+
+/// The columns of an event, and values that they cannot have.
+const DAMAGE: [(&str, &str); 12] = [
+    ("partition", "7"),
+    ("position", "-5"),
+    ("event_id", "CAST(X'ff' AS TEXT)"),
+    ("aggregate_type", "CAST(X'ff' AS TEXT)"),
+    ("aggregate_id", "CAST(X'ff' AS TEXT)"),
+    ("sequence", "-5"),
+    ("event_type", "CAST(X'ff' AS TEXT)"),
+    ("event_version", "-1"),
+    ("payload", "CAST(X'ff' AS TEXT)"),
+    ("metadata", "CAST(X'ff' AS TEXT)"),
+    ("recorded_at", "'yesterday'"),
+    ("leaf_hash", "X'00'"),
+];
+
+/// Every command that reads events, and those that must not lack one, on a log whose row at `at` is damaged.
+async fn all_name_the_row(data: &Data, rows: &[Row], folder: &str, (at, column): (u64, &str)) {
+    let (bundle, spans) = (format!("{folder}/refused.jsonl"), format!("{folder}/spans.jsonl"));
+    let more = [
+        // Who gets a bundle cannot know what it lacks, nor can who has a view's hash.
+        Row::new("export", &[&bundle], At::Taken),
+        Row::new("export", &[&spans, "--format", "otlp"], At::Taken),
+        Row::new("attest", &["--at", &at.to_string()], At::Taken),
+        Row::new("rebuild", &["--check"], At::Taken),
+    ];
+    let reading = rows.iter().filter(|row| row.reads_events).chain(&more);
+    let told = futures::future::join_all(reading.map(async |row| (row, row.run(data, &["--json"]).await))).await;
+    for (row, told) in told {
+        let all = format!("{}{}", told.stdout, told.stderr);
+        assert!(matches!(told.code, Some(1 | 3)), "{column}, {}: {told:#?}", row.command);
+        let names = [format!("event {at}"), format!("\"position\":{at},")].iter().any(|name| all.contains(name));
+        assert!(names, "{column}, {} does not name event {at}: {told:#?}", row.command);
+        told.stdout.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).expect(row.command)));
+        let refuses = row.arguments.first() == Some(&bundle) || row.command == "attest";
+        assert_eq!(told.stdout.is_empty(), refuses, "{column}, {} tells what it can: {told:#?}", row.command);
+        // What differs where something is missing is no finding about decisions.
+        assert_eq!(told.code == Some(3), row.command == "verify", "{column}, {}: {told:#?}", row.command);
+    }
+    assert!(!std::path::Path::new(&bundle).exists(), "{column}: half a bundle");
+    std::fs::remove_file(spans).unwrap();
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_is_named_by_every_command_whichever_column_it_is_and_the_rest_is_shown() {
+    let server = ServerProcess::on_sqlite(&[]).await;
+    let ann = server.client("ann");
+    let (asked, _) = ann.converse(&Question::new("add 1 and 2")).await;
+    let call = ann.tool_call(&asked).await["tool_call_id"].as_str().unwrap().to_owned();
+    ann.get("/api/ledger/checkpoint").await.ok();
+    let data = server.data.clone();
+    server.finish().await;
+    let facts = data.log().await.all().await;
+    let at = facts.iter().find(|fact| fact.kind == "ToolDispatched").unwrap().position;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let rows = rows(&asked.run_id, &call, &asked.conversation_id, "unused", ("http://unused", "unused"));
+    data.change_ledger(&format!(
+        "DROP TRIGGER events_no_update; CREATE TABLE kept AS SELECT rowid AS row, * FROM events WHERE position = {at}"
+    ))
+    .await;
+    for (column, value) in DAMAGE {
+        let set = async |value: &str| {
+            data.change_ledger(&format!(
+                "PRAGMA ignore_check_constraints = 1; \
+                 UPDATE events SET {column} = {value} WHERE rowid = (SELECT row FROM kept)"
+            ))
+            .await;
+        };
+        set(value).await;
+        all_name_the_row(&data, &rows, path, (at, column)).await;
+        set(&format!("(SELECT {column} FROM kept)")).await;
+    }
+}
+
+#[tokio::test]
+async fn the_same_holds_for_a_row_in_postgres() {
+    let server = ServerProcess::on_postgres(&[]).await;
+    let ann = server.client("ann");
+    let (asked, _) = ann.converse(&Question::new("add 1 and 2")).await;
+    let call = ann.tool_call(&asked).await["tool_call_id"].as_str().unwrap().to_owned();
+    ann.get("/api/ledger/checkpoint").await.ok();
+    let data = server.data.clone();
+    server.finish().await;
+    let facts = data.log().await.all().await;
+    let at = facts.iter().find(|fact| fact.kind == "ToolDispatched").unwrap().position;
+    let mut sql = PgConnection::connect(data.database_url().unwrap()).await.unwrap();
+    let damage = format!(
+        "SET session_replication_role = replica; UPDATE ledger.events SET recorded_at = 'yesterday' WHERE position = {at}"
+    );
+    sqlx::raw_sql(&damage).execute(&mut sql).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let rows = rows(&asked.run_id, &call, &asked.conversation_id, "unused", ("http://unused", "unused"));
+    all_name_the_row(&data, &rows, folder.path().to_str().unwrap(), (at, "recorded_at")).await;
 }

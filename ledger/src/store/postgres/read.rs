@@ -9,7 +9,8 @@ use crate::place::PostgresUrl;
 use crate::reader::EventFilter;
 use crate::store::rows::{COLUMNS, page};
 use crate::store::{
-    FiledRow, Integrity, KeyRow, ReadLog, SNAPSHOT, Snapshot, SnapshotRow, StoredEvent, as_i64, head_of,
+    FiledRow, Integrity, KeyRow, ReadLog, SNAPSHOT, Snapshot, SnapshotRow, StoredEvent, as_i64, head_of, holes_sql,
+    out_of_reach_sql, why_out_of_reach,
 };
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
@@ -216,6 +217,23 @@ impl ReadLog for PgLog {
         let rows = query.fetch_all(&mut *connection).await?;
         connection.give_back();
         Ok(rows)
+    }
+
+    async fn out_of_reach(&self) -> Result<Vec<(i64, String)>, sqlx::Error> {
+        let sql = out_of_reach_sql("ledger.events", "ledger.head");
+        let mut connection = self.connections.take().await?;
+        let rows: Vec<(i64, i64, i32)> = sqlx::query_as(&sql).fetch_all(&mut *connection).await?;
+        connection.give_back();
+        let why = |(position, partition, misplaced)| why_out_of_reach((position, partition, i64::from(misplaced)));
+        Ok(rows.into_iter().map(why).collect())
+    }
+
+    async fn holes(&self) -> Result<Vec<i64>, sqlx::Error> {
+        let sql = holes_sql("ledger.events", "ledger.head");
+        let mut connection = self.connections.take().await?;
+        let holes = sqlx::query_scalar(&sql).fetch_all(&mut *connection).await?;
+        connection.give_back();
+        Ok(holes)
     }
 
     async fn integrity(&self) -> Result<Integrity, sqlx::Error> {

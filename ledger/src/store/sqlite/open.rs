@@ -36,7 +36,7 @@ const LOCK_FILE: &str = "ledger.lock";
 pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
     let lock = lock_soon(file).await?;
     if looks_like_sqlite(file)? {
-        inspect(file).await?;
+        inspect(file, false).await?;
     } else {
         create_private(file)?;
     }
@@ -48,7 +48,7 @@ pub(crate) async fn open_writable(file: &Path) -> Result<Opened, LedgerError> {
     let head_row = head_row.map_err(|reason| corrupt(file, reason))?;
     let last_recorded_at = check_head(file, head_row, &mut connection).await?;
     connection.close().await.map_err(|error| fail(file, "migrate", &error))?;
-    let read = Arc::new(SqliteLog::new(file, read_pool(file).await?));
+    let read = Arc::new(SqliteLog::new(file, read_pool(file, false).await?));
     let head = read.head().await.map_err(|error| fail(file, "read the head", &error))?;
     let ledger_id = read.ledger_id().await.map_err(|error| fail(file, "read the ledger's id", &error))?;
     let write = Box::new(SqliteWriter::new(file, writable, Arc::clone(&read)));
@@ -61,13 +61,18 @@ pub(crate) async fn open_reader(file: &Path) -> Result<(SqliteLog, String), Ledg
     if !looks_like_sqlite(file)? {
         return Err(unavailable(file, "there is no ledger yet: start the server, or name another folder"));
     }
-    let found = inspect(file).await?;
+    let (found, immutable) = match inspect(file, false).await {
+        // SQLite makes companions beside a log at rest, which it cannot on a disk that only reads: a copy for
+        // an examination, a backup. What has none is used by nobody, and is read as it is.
+        Err(LedgerError::Unavailable { .. }) if is_at_rest(file) => (inspect(file, true).await?, true),
+        found => (found?, false),
+    };
     let known = newest_known();
     if found < known {
         let reason = format!("it has schema {found}, this program reads {known}: start the server once");
         return Err(unavailable(file, reason));
     }
-    let log = SqliteLog::new(file, read_pool(file).await?);
+    let log = SqliteLog::new(file, read_pool(file, immutable).await?);
     let ledger_id = log.ledger_id().await.map_err(|error| fail(file, "read the ledger's id", &error))?;
     Ok((log, ledger_id))
 }
@@ -83,8 +88,9 @@ pub(crate) async fn set_head(file: &Path, size: u64, root: &Hash) -> Result<(), 
 }
 
 /// Looks at an existing file without writing: is it a ledger, and of which schema?
-async fn inspect(file: &Path) -> Result<i64, LedgerError> {
+async fn inspect(file: &Path, immutable: bool) -> Result<i64, LedgerError> {
     let options = SqliteConnectOptions::new().filename(file).read_only(true).busy_timeout(BUSY_TIMEOUT);
+    let options = options.immutable(immutable);
     let mut connection = options.connect().await.map_err(|error| fail(file, "open", &error))?;
     let looked = look(file, &mut connection).await;
     // A failed close of a connection that only read changes nothing about what was seen.
@@ -140,9 +146,19 @@ async fn check_head(file: &Path, head: HeadRow, connection: &mut SqliteConnectio
     head.fits(newest).map_err(|reason| corrupt(file, reason))
 }
 
-async fn read_pool(file: &Path) -> Result<SqlitePool, LedgerError> {
+/// Whether nobody has the log open.
+fn is_at_rest(file: &Path) -> bool {
+    ["-wal", "-shm"].iter().all(|suffix| {
+        let mut name = file.as_os_str().to_owned();
+        name.push(suffix);
+        !Path::new(&name).exists()
+    })
+}
+
+async fn read_pool(file: &Path, immutable: bool) -> Result<SqlitePool, LedgerError> {
     let options =
         SqliteConnectOptions::new().filename(file).read_only(true).foreign_keys(true).busy_timeout(BUSY_TIMEOUT);
+    let options = options.immutable(immutable);
     SqlitePoolOptions::new()
         .max_connections(READ_CONNECTIONS)
         .connect_with(options)

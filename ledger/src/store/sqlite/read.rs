@@ -6,7 +6,8 @@ use crate::limits::MAX_APPEND_EVENTS;
 use crate::reader::EventFilter;
 use crate::store::rows::{COLUMNS, page};
 use crate::store::{
-    FiledRow, Integrity, KeyRow, ReadLog, SNAPSHOT, Snapshot, SnapshotRow, StoredEvent, as_i64, head_of,
+    FiledRow, Integrity, KeyRow, ReadLog, SNAPSHOT, Snapshot, SnapshotRow, StoredEvent, as_i64, head_of, holes_sql,
+    out_of_reach_sql, why_out_of_reach,
 };
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
@@ -153,6 +154,16 @@ impl ReadLog for SqliteLog {
         Ok(Vec::new())
     }
 
+    async fn out_of_reach(&self) -> Result<Vec<(i64, String)>, sqlx::Error> {
+        let sql = out_of_reach_sql("events", "head");
+        let rows = sqlx::query_as(&sql).fetch_all(&self.pool).await?;
+        Ok(rows.into_iter().map(why_out_of_reach).collect())
+    }
+
+    async fn holes(&self) -> Result<Vec<i64>, sqlx::Error> {
+        sqlx::query_scalar(&holes_sql("events", "head")).fetch_all(&self.pool).await
+    }
+
     async fn integrity(&self) -> Result<Integrity, sqlx::Error> {
         let row = sqlx::query(
             "SELECT size, root, frontier, \
@@ -236,7 +247,8 @@ fn passing(filter: &EventFilter) -> QueryBuilder<'_, Sqlite> {
         sql.push_bind(id.as_str());
         sql.push(" UNION ALL SELECT position FROM events WHERE aggregate_type = 'thread' AND aggregate_id = ");
         sql.push_bind(thread)
-            .push(" AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(payload ->> '$.tool_call_id', payload ->> '$.redacted.kept.tool_call_id') = ");
+            // An error about one payload that is no JSON would be one about them all.
+            .push(" AND json_valid(payload) AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(payload ->> '$.tool_call_id', payload ->> '$.redacted.kept.tool_call_id') = ");
         sql.push_bind(id.as_str());
         sql.push(" WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_each(coalesce(payload -> '$.tool_calls', payload -> '$.redacted.kept.tool_calls')) WHERE value ->> '$.id' = ");
         sql.push_bind(model_call_id).push(") ELSE 0 END)");
