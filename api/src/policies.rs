@@ -132,7 +132,7 @@ mod tests {
 
     impl Policy for Hangs {
         fn judge(&self, _: &PolicyCall) -> PolicyAnswer {
-            drop(self.0.send(()));
+            let _ = self.0.send(());
             drop(self.1.lock().map(|held| held.recv()));
             PolicyAnswer::Allow
         }
