@@ -210,7 +210,7 @@ impl Server {
             nodes,
             lease,
             tools: Tools::new(&config.code_mode).map_err(|error| StartError::new(ErrorCode::Internal, error))?,
-            live: LiveExecutions::default(),
+            live: LiveExecutions::new(config.code_mode.limits.recorded_bytes),
             mcp,
             policies: Policies::new(config.rules()?, config.approvals),
             gateway: Gateway::new(&config.limits),

@@ -127,19 +127,21 @@ mod tests {
         }
     }
 
-    /// Hangs until it is let go.
-    struct Hangs(Mutex<Receiver<()>>);
+    /// Says that it is heard, and hangs until it is let go.
+    struct Hangs(Sender<()>, Mutex<Receiver<()>>);
 
     impl Policy for Hangs {
         fn judge(&self, _: &PolicyCall) -> PolicyAnswer {
-            drop(self.0.lock().map(|held| held.recv()));
+            let _ = self.0.send(());
+            drop(self.1.lock().map(|held| held.recv()));
             PolicyAnswer::Allow
         }
     }
 
-    fn hangs() -> (Sender<()>, Hangs) {
-        let (let_go, held) = channel();
-        (let_go, Hangs(Mutex::new(held)))
+    /// What lets it go, what tells of each call it is heard about, and the policy.
+    fn hangs() -> (Sender<()>, Receiver<()>, Hangs) {
+        let ((let_go, held), (tells, heard)) = (channel(), channel());
+        (let_go, heard, Hangs(tells, Mutex::new(held)))
     }
 
     #[tokio::test]
@@ -158,17 +160,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_hangs_refuses_every_call_it_is_heard_about_and_keeps_so_many_threads() {
-        let (let_go, hangs) = hangs();
+        let (let_go, heard, hangs) = hangs();
         let policies = Policies::new(Rules::default(), true);
         assert!(policies.add("hangs", Arc::new(hangs)));
         let calls = (0..HEARD_AT_ONCE + 2).map(|_| async { policies.first_word(&call()).await });
-        for verdict in futures::future::join_all(calls).await {
+        let all = timeout(10 * ANSWER_WITHIN, futures::future::join_all(calls)).await;
+        for verdict in all.expect("nobody waits for a policy that hangs") {
             let verdict = verdict.expect("a word");
             assert_eq!((verdict.decision, verdict.code.as_str()), (Decision::Deny, "POLICY_FAILED"));
         }
         let turns = policies.others.read().expect("unpoisoned")[0].turns.available_permits();
         assert_eq!(turns, 0, "what hangs keeps its turns, and no more");
-        drop(let_go);
+        // With the last thread that has the policy goes what it tells with.
+        drop((let_go, policies));
+        assert_eq!(heard.iter().count(), HEARD_AT_ONCE, "as many threads as it was heard on at once");
     }
 
     #[tokio::test]

@@ -27,6 +27,9 @@ pub struct Limits {
     pub output_bytes: usize,
     /// Sub-calls.
     pub calls: u32,
+    /// What its sub-calls put into the server's log, arguments and results of all together, in bytes of JSON. Those under
+    /// way when it is reached come to their end; every later one is refused. The server sees to it.
+    pub recorded_bytes: usize,
 }
 
 impl Default for Limits {
@@ -38,6 +41,7 @@ impl Default for Limits {
             run_ms: 10_000,
             output_bytes: 256 * 1024,
             calls: 100,
+            recorded_bytes: 16 * 1024 * 1024,
         }
     }
 }

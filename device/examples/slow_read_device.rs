@@ -1,12 +1,12 @@
-//! A device for tests that kill it: all of the production code, and a `workspace.read_file` that
-//! leaves a trace and waits.
+//! A device for tests that kill it: all of the production code, and a `workspace.read_file`, which a person is asked
+//! about, and a `workspace.list_files`, which nobody is asked about, that leave a trace and wait.
 //!
-//! When a read is executed, its call's id is appended to the file `DEVMIND_TEST_WITNESS` and flushed
+//! When one is executed, its call's id is appended to the file `DEVMIND_TEST_WITNESS` and flushed
 //! to the disk (one line per execution, whatever the program under test says), `executing ID` is
-//! written to `DEVMIND_TEST_EXECUTING`, and the read goes on when `DEVMIND_TEST_GO_ON` exists.
+//! written to `DEVMIND_TEST_EXECUTING`, and it goes on when `DEVMIND_TEST_GO_ON` exists.
 //! Everything else is `devmind-device`.
 
-use devmind_device::tools::{Execution, LocalTool, Prepared, ReadFile, Subject, ToolFailure, all};
+use devmind_device::tools::{Execution, ListFiles, LocalTool, Prepared, ReadFile, Subject, ToolFailure, all};
 use devmind_device::workspace::Workspace;
 use devmind_domain::ErrorCode;
 use serde_json::Value;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often the waiting read looks for the file to go on.
+/// How often what waits looks for the file to go on.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The files that a test and this program share.
@@ -51,29 +51,30 @@ impl Traces {
     }
 }
 
-struct SlowRead(Traces);
+/// A tool that leaves a trace and waits.
+struct Slow(Arc<dyn LocalTool>, Traces);
 
-impl LocalTool for SlowRead {
+impl LocalTool for Slow {
     fn name(&self) -> &'static str {
-        ReadFile.name()
+        self.0.name()
     }
     fn prepare(&self, workspace: &Arc<Workspace>, arguments: &Value) -> Result<Box<dyn Prepared>, ToolFailure> {
-        let reading = ReadFile.prepare(workspace, arguments)?;
-        Ok(Box::new(SlowReading { traces: self.0.clone(), reading }))
+        let inner = self.0.prepare(workspace, arguments)?;
+        Ok(Box::new(SlowRun { traces: self.1.clone(), inner }))
     }
 }
 
-struct SlowReading {
+struct SlowRun {
     traces: Traces,
-    reading: Box<dyn Prepared>,
+    inner: Box<dyn Prepared>,
 }
 
-impl Prepared for SlowReading {
+impl Prepared for SlowRun {
     fn subject(&self) -> Option<Subject> {
-        self.reading.subject()
+        self.inner.subject()
     }
     fn is_unchanged(&self) -> bool {
-        self.reading.is_unchanged()
+        self.inner.is_unchanged()
     }
     fn run(self: Box<Self>, execution: &Execution) -> Result<Value, ToolFailure> {
         let left = self.traces.leave(execution.tool_call_id.as_str());
@@ -82,7 +83,7 @@ impl Prepared for SlowReading {
             execution.check()?;
             std::thread::sleep(LOOK_EVERY);
         }
-        self.reading.run(execution)
+        self.inner.run(execution)
     }
 }
 
@@ -91,8 +92,10 @@ fn main() -> ExitCode {
         eprintln!("set DEVMIND_TEST_WITNESS, DEVMIND_TEST_EXECUTING and DEVMIND_TEST_GO_ON");
         return ExitCode::from(2);
     };
-    let mut tools = all();
-    tools.retain(|tool| tool.name() != ReadFile.name());
-    tools.push(Arc::new(SlowRead(traces)));
-    devmind_device::cli::main(tools)
+    let slow = [ReadFile.name(), ListFiles.name()];
+    let tools = all().into_iter().map(|tool| match slow.contains(&tool.name()) {
+        true => Arc::new(Slow(tool, traces.clone())),
+        false => tool,
+    });
+    devmind_device::cli::main(tools.collect())
 }

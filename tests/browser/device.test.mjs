@@ -118,6 +118,9 @@ test("one window has it all: the chat under the question, with the call's phase 
   await card("workspace.read_file").getByText("done").waitFor();
   await frame.locator(".ending").getByText("answered").waitFor();
   await frame.getByText("Hello from the workspace.").first().waitFor();
+  // A listing is read by a person, not by a program.
+  await card("workspace.list_files").getByText("Details").click();
+  await card("workspace.list_files").getByText(/README\.md\s+\d+ bytes/).waitFor();
   assert.deepEqual(await seriousFaults(window.page), []);
 });
 

@@ -123,14 +123,17 @@ impl Hostile {
                 while out.write_all(&piece).is_ok() {}
             }
             "garbage" => {
-                for line in ["no JSON", "[1,2", "{}", "\u{0}", "{\"jsonrpc\":\"2.0\",\"id\":99999,\"result\":{}}", ""] {
+                let progress = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"of nothing","progress":1}}"#;
+                let answer_to_nothing = r#"{"jsonrpc":"2.0","id":99999,"result":{}}"#;
+                for line in ["no JSON", "[1,2", "{}", "\u{0}", answer_to_nothing, progress, ""] {
                     writeln!(io::stdout(), "{line}").ok();
                 }
                 answer(id, &text("after all"));
             }
             "hangs" => {}
             "asks" => {
-                self.asking = Some(id.clone());
+                // What was said of the garbage is no answer to these.
+                (self.asking, self.answers) = (Some(id.clone()), Vec::new());
                 let sampling = json!({ "messages": [], "maxTokens": 1 });
                 let elicitation =
                     json!({ "message": "your password?", "requestedSchema": { "type": "object", "properties": {} } });
@@ -138,6 +141,7 @@ impl Hostile {
                     ("s", "sampling/createMessage", sampling),
                     ("e", "elicitation/create", elicitation),
                     ("r", "roots/list", Value::Null),
+                    ("p", "ping", Value::Null),
                 ] {
                     let mut request = json!({ "jsonrpc": "2.0", "id": own, "method": method, "params": params });
                     // What has no parameters is sent without.
@@ -172,7 +176,7 @@ impl Hostile {
         let kind = if message.get("error").is_some() { "refused" } else { "answered" };
         let action = message["result"]["action"].as_str().unwrap_or_default();
         self.answers.push(json!([message["id"], kind, action]));
-        if self.answers.len() == 3
+        if self.answers.len() == 4
             && let Some(id) = self.asking.take()
         {
             self.answers.sort_by_key(Value::to_string);

@@ -9,7 +9,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a demonstration fails by panicking")]
 
-use devmind_tests::pair::{self, Pair, Side};
+use devmind_tests::pair::{self, Pair, Side, Wants};
 use devmind_tests::{Finished, Process, eventually};
 use std::process::ExitCode;
 
@@ -42,13 +42,13 @@ async fn main() -> ExitCode {
 
 /// Kills a device at a place and asks twice what became of its call; whether it is as expected.
 async fn shown(point: &str, dead: &str, restarted: &str) -> bool {
-    let mut pair = Pair::new();
+    let mut pair = Pair::new(Wants::Contents);
     pair.start(Side::Device, &[("DEVMIND_KILL_POINT", point)]);
     let client = pair.client();
-    let asked = pair::ask(&client, &pair.key, &pair::online_device(&client).await).await;
+    let asked = pair::ask(&client, pair.wants, &pair.key, &pair::online_device(&client).await).await;
     let running = {
         let (client, asked) = (client.clone(), asked.clone());
-        tokio::spawn(async move { pair::run(&client, &asked).await })
+        tokio::spawn(async move { pair::run(&client, Wants::Contents, &asked).await })
     };
     let device = pair.device.as_mut().unwrap();
     let killed = tokio::time::timeout(devmind_tests::DEADLINE, device.killed()).await;

@@ -104,6 +104,32 @@ async fn a_tool_by_its_own_name_does_not_exist_for_the_model_and_an_id_of_a_sub_
 }
 
 #[tokio::test]
+async fn the_calls_of_one_program_put_only_so_much_into_the_log_together_and_the_next_program_as_much_again() {
+    let source = "const given = [];
+        try { for (;;) given.push((await tools.add({ a: 1, b: 1 })).sum) }
+        catch (error) { return { given, code: error.code, message: error.message } }";
+    let endpoint = ModelEndpoint::start([run_code(source), run_code(source), Reply::say("I see.")]).await;
+    let server = TestServer::start_with(|config| {
+        config.model = Some(endpoint.config());
+        code_mode(config);
+        // Each takes 13 bytes and gives 9.
+        config.code_mode.limits.recorded_bytes = 50;
+    })
+    .await;
+    let (_, events) = server.client("ann").converse(&Question::new("add them")).await;
+    agui::assert_success(&events);
+    for request in [1, 2] {
+        let value = &told(&endpoint, request)["data"]["value"];
+        assert_eq!((&value["given"], &value["code"]), (&json!([2, 2, 2]), &json!("TOOL_LIMIT_REACHED")), "{value}");
+        assert!(value["message"].as_str().is_some_and(|words| words.contains("50 bytes")), "{value}");
+    }
+    let refused = server.log().of("ToolCallDecided").await;
+    let refused = refused.iter().filter(|fact| fact.payload["decision"] == "deny").map(|fact| &fact.payload["stage"]);
+    assert_eq!(refused.collect::<Vec<_>>(), ["limit", "limit"], "a refusal is a fact as well");
+    server.finish().await;
+}
+
+#[tokio::test]
 async fn a_run_that_is_stopped_ends_its_program_and_a_program_that_never_ends_is_ended() {
     let small = |config: &mut ServerConfig| {
         code_mode(config);

@@ -5,7 +5,7 @@
 //! The witness of an execution is a line that the tool itself appends to a file and flushes
 //! (`device/examples/slow_read_device.rs`); it does not trust what the programs say of themselves.
 
-use devmind_tests::pair::{self, Pair, Side};
+use devmind_tests::pair::{self, Pair, Side, Wants};
 use devmind_tests::{Client, Process, eventually};
 use futures::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,10 +80,14 @@ const DEVICE: &[&str] = &[
     "send tool.registry.sync",
 ];
 
+/// Where the device is killed while it runs what nobody is asked about: the journal knows such a call for the first time
+/// when it begins.
+const WITHOUT_ASKING: &[&str] = &["perform begin at once", "perform execute"];
+
 /// What a server and a device do together, from their start to their end in order.
-async fn whole_life(client: &Client, key: &str, terminate: impl AsyncFn(Side)) {
-    let asked = pair::ask(client, key, &pair::online_device(client).await).await;
-    pair::run(client, &asked).await;
+async fn whole_life(client: &Client, wants: Wants, key: &str, terminate: impl AsyncFn(Side)) {
+    let asked = pair::ask(client, wants, key, &pair::online_device(client).await).await;
+    pair::run(client, wants, &asked).await;
     // The last acknowledgement is on its way.
     let calls = format!("/api/ledger/events?type=ToolResultAcked&run_id={}", asked["run_id"].as_str().unwrap());
     eventually("the result is acknowledged", || async {
@@ -99,7 +103,7 @@ async fn whole_life(client: &Client, key: &str, terminate: impl AsyncFn(Side)) {
 /// is, unless it was told to end: then it has.
 async fn live(world: &mut Pair, side: Side, environment: &[(&str, &str)]) -> bool {
     world.start(side, environment);
-    let (client, key) = (world.client(), world.key.clone());
+    let (client, key, wants) = (world.client(), world.key.clone(), world.wants);
     let ids = |process: &Option<Process>| process.as_ref().unwrap().id();
     let (server, device) = (ids(&world.server), ids(&world.device));
     let told = std::cell::Cell::new(false);
@@ -121,7 +125,7 @@ async fn live(world: &mut Pair, side: Side, environment: &[(&str, &str)]) -> boo
         killed = victim.killed() => killed,
         // Waited for, or its end would not be seen.
         () = async { other.killed().await; std::future::pending().await } => false,
-        () = whole_life(&client, &key, terminate) => false,
+        () = whole_life(&client, wants, &key, terminate) => false,
     };
     if told.get() {
         other.killed().await;
@@ -137,7 +141,7 @@ async fn live(world: &mut Pair, side: Side, environment: &[(&str, &str)]) -> boo
 async fn passed(side: Side) -> BTreeMap<String, usize> {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
-    let mut world = Pair::new();
+    let mut world = Pair::new(Wants::Contents);
     assert!(!live(&mut world, side, &[("DEVMIND_KILL_TRACE", trace.to_str().unwrap())]).await);
     let mut passed = BTreeMap::new();
     for line in std::fs::read_to_string(trace).unwrap().lines() {
@@ -147,8 +151,8 @@ async fn passed(side: Side) -> BTreeMap<String, usize> {
 }
 
 /// Kills a side at a point, starts it again, and checks what must hold.
-async fn kill_at(side: Side, point: &str) {
-    let mut world = Pair::new();
+async fn kill_at(wants: Wants, side: Side, point: &str) {
+    let mut world = Pair::new(wants);
     assert!(live(&mut world, side, &[("DEVMIND_KILL_POINT", point)]).await, "{side:?} was not killed at {point}");
     drop(world.victim(side).take());
     if world.server.is_none() {
@@ -159,9 +163,9 @@ async fn kill_at(side: Side, point: &str) {
     }
     let client = world.client();
     let device_id = pair::online_device(&client).await;
-    let asked = pair::ask(&client, &world.key, &device_id).await;
+    let asked = pair::ask(&client, wants, &world.key, &device_id).await;
     let run_id = asked["run_id"].as_str().unwrap().to_owned();
-    pair::run(&client, &asked).await;
+    pair::run(&client, wants, &asked).await;
 
     let calls = world.settled(&run_id).await;
     let reads = world.traces.reads();
@@ -204,11 +208,13 @@ async fn b24_inv_x2_inv_x3_a_kill_at_every_named_point_of_either_side_leaves_eac
         let found: BTreeSet<_> = passed.keys().cloned().collect();
         assert_eq!(found, names(list), "{side:?}: the places in the code are those of the list");
         for (name, count) in passed {
-            points.extend((1..=count.min(PASSINGS)).map(|passing| (side, format!("{name}#{passing}"))));
+            points
+                .extend((1..=count.min(PASSINGS)).map(|passing| (Wants::Contents, side, format!("{name}#{passing}"))));
         }
     }
-    assert!(points.len() >= 80, "{}", points.len());
-    let mut killing =
-        stream::iter(points).map(|(side, point)| async move { kill_at(side, &point).await }).buffer_unordered(AT_ONCE);
+    points.extend(names(WITHOUT_ASKING).into_iter().map(|name| (Wants::Names, Side::Device, name)));
+    assert!(points.len() >= 84, "{}", points.len());
+    let killing = |(wants, side, point): (Wants, Side, String)| async move { kill_at(wants, side, &point).await };
+    let mut killing = stream::iter(points).map(killing).buffer_unordered(AT_ONCE);
     while killing.next().await.is_some() {}
 }

@@ -1,6 +1,11 @@
 //! MCP servers as a source of tools: the project's own reference servers from npm (`tests/peers/mcp`; node 20.15 or
 //! later and npm, and it is said when they are skipped), and one that means no good.
 
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
 use devmind_api::config::McpConfig;
 use devmind_domain::agent::Message;
 use devmind_domain::tools::{Amendment, Approval, PostExecute};
@@ -14,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -245,6 +251,12 @@ async fn the_reference_server_of_everything_is_reached_over_http_and_no_call_is_
     assert_eq!(outcome(&call(&server, &model, "mcp_all_echo", echo.clone()).await), ("succeeded", ""));
     assert_eq!(told(&model)["data"], "Echo: hi");
 
+    // How far it is, which it says meanwhile, is no answer and gives it no more time.
+    let short = json!({ "duration": 0.1, "steps": 4 });
+    let recorded = call(&server, &model, "mcp_all_trigger-long-running-operation", short).await;
+    assert_eq!(outcome(&recorded), ("succeeded", ""));
+    assert!(told(&model)["data"].as_str().is_some_and(|words| words.contains("completed")), "{}", told(&model));
+
     // Its time is over: the server is told, and what it did is unknown.
     let long = json!({ "duration": 600, "steps": 2 });
     let recorded = call(&server, &model, "mcp_short_trigger-long-running-operation", long.clone()).await;
@@ -287,6 +299,73 @@ async fn the_reference_server_of_everything_is_reached_over_http_and_no_call_is_
     .await;
     server.finish().await;
     drop(process);
+}
+
+/// A server over HTTP whose sessions can be ended: what it got in the one that counts, by method.
+#[derive(Clone, Default)]
+struct Forgetful(Arc<Mutex<(u32, Vec<String>)>>);
+
+impl Forgetful {
+    async fn serve(&self) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+        let app = axum::Router::new().route("/mcp", post(Self::answer)).with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        url
+    }
+
+    /// As <https://modelcontextprotocol.io/specification/2025-06-18/basic/transports#session-management> has it.
+    async fn answer(State(own): State<Self>, headers: HeaderMap, Json(message): Json<Value>) -> Response {
+        let method = message["method"].as_str().unwrap_or_default().to_owned();
+        let mut state = own.0.lock().unwrap();
+        if method == "initialize" {
+            state.0 += 1;
+        } else if headers.get("mcp-session-id").is_none_or(|id| id.to_str().ok() != Some(&state.0.to_string())) {
+            return StatusCode::NOT_FOUND.into_response();
+        }
+        let result = match method.as_str() {
+            "initialize" => json!({
+                "protocolVersion": "2025-06-18", "capabilities": { "tools": {} },
+                "serverInfo": { "name": "forgetful", "version": "1" },
+            }),
+            "tools/list" => json!({ "tools": [{ "name": "echo", "inputSchema": { "type": "object" } }] }),
+            _ => json!({ "content": [{ "type": "text", "text": format!("in session {}", state.0) }] }),
+        };
+        state.1.push(method);
+        let answer = json!({ "jsonrpc": "2.0", "id": message["id"], "result": result });
+        match message["id"].is_null() {
+            true => StatusCode::ACCEPTED.into_response(),
+            false => ([("mcp-session-id", state.0.to_string())], Json(answer)).into_response(),
+        }
+    }
+
+    fn got(&self, method: &str) -> usize {
+        self.0.lock().unwrap().1.iter().filter(|got| *got == method).count()
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_its_server_has_ended_is_followed_by_a_new_one_and_the_call_that_found_it_was_not_carried_out() {
+    let forgetful = Forgetful::default();
+    let url = Some(forgetful.serve().await);
+    let model = ScriptedModel::new([]);
+    let server = TestServer::scripted_with(model.clone(), |config| {
+        config.mcp = vec![McpConfig { url, command: None, ..program_named("far", "", &[]) }];
+    })
+    .await;
+    let echo = async || call(&server, &model, "mcp_far_echo", json!({})).await;
+    assert_eq!((outcome(&echo().await), &told(&model)["data"]), (("succeeded", ""), &json!("in session 1")));
+    forgetful.0.lock().unwrap().0 = 7;
+    assert_eq!(outcome(&echo().await), ("failed", "MCP_UNAVAILABLE"), "what was not looked at is not unknown");
+    assert_eq!(forgetful.got("tools/call"), 1);
+    eventually("a new session", || async {
+        if forgetful.got("tools/list") == 2 { Ok(()) } else { Err("the old one".to_owned()) }
+    })
+    .await;
+    is(&server, "connected").await;
+    assert_eq!((outcome(&echo().await), &told(&model)["data"]), (("succeeded", ""), &json!("in session 8")));
+    assert_eq!((forgetful.got("initialize"), forgetful.got("tools/call")), (2, 2));
+    server.finish().await;
 }
 
 #[tokio::test]
@@ -333,11 +412,11 @@ async fn a_hostile_server_has_only_the_tools_that_can_be_checked_and_each_bad_ma
         // It ran, and its value is in the log; the model is told that it is not what was promised.
         ("lies", ("succeeded", ""), "INVALID_TOOL_OUTPUT"),
         ("secret", ("succeeded", ""), "it is ***"),
-        // A person is not asked, a model not lent, folders not shown (the SDK refuses that one without its id).
+        // A person is not asked, a model not lent, folders not shown; that this side is there is answered.
         (
             "asks",
             ("succeeded", ""),
-            r#"[[\"e\",\"answered\",\"decline\"],[\"s\",\"refused\",\"\"],[null,\"refused\",\"\"]]"#,
+            r#"[[\"e\",\"answered\",\"decline\"],[\"p\",\"answered\",\"\"],[\"r\",\"refused\",\"\"],[\"s\",\"refused\",\"\"]]"#,
         ),
         ("dies", ("indeterminate", "RESULT_UNKNOWN"), "after the call was sent"),
         ("giant", ("indeterminate", "RESULT_UNKNOWN"), "after the call was sent"),

@@ -32,6 +32,35 @@ pub struct Pair {
     pub device: Option<Process>,
     /// The key that the question is asked with.
     pub key: String,
+    /// What is asked.
+    pub wants: Wants,
+}
+
+/// A question that leads to one call of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wants {
+    /// To read a file, which a person is asked about.
+    Contents,
+    /// To list a folder, which nobody is asked about.
+    Names,
+}
+
+impl Wants {
+    /// In words that the demo model understands.
+    const fn question(self) -> &'static str {
+        match self {
+            Self::Contents => "read README.md",
+            Self::Names => "list the files",
+        }
+    }
+
+    /// The call: tool and arguments.
+    fn call(self) -> (&'static str, Value) {
+        match self {
+            Self::Contents => ("workspace.read_file", json!({ "path": "README.md" })),
+            Self::Names => ("workspace.list_files", json!({ "path": "." })),
+        }
+    }
 }
 
 /// A port that nobody listens on now.
@@ -41,8 +70,7 @@ fn free_port() -> SocketAddr {
 
 impl Pair {
     /// Nothing started yet.
-    #[allow(clippy::new_without_default, reason = "it makes folders")]
-    pub fn new() -> Self {
+    pub fn new(wants: Wants) -> Self {
         let traces = Traces::new();
         traces.go();
         Self {
@@ -54,6 +82,7 @@ impl Pair {
             server: None,
             device: None,
             key: new_id(),
+            wants,
         }
     }
 
@@ -109,14 +138,13 @@ impl Pair {
     /// The run's calls, once all are settled. A call whose end nobody knows may never have left: it is sent again,
     /// under its id.
     pub async fn settled(&self, run_id: &str) -> Value {
-        let client = self.client();
+        let (client, (tool, arguments)) = (self.client(), self.wants.call());
         eventually("every call is settled", || async {
             let calls = get(&client, &format!("/api/tool-calls?run_id={run_id}")).await?;
             let open = calls.as_array().unwrap().iter().find(|call| call["settled"] != true);
             let Some(open) = open else { return Ok(calls) };
             let again = json!({
-                "run_id": run_id, "tool_name": "workspace.read_file", "arguments": { "path": "README.md" },
-                "tool_call_id": open["tool_call_id"],
+                "run_id": run_id, "tool_name": tool, "arguments": arguments, "tool_call_id": open["tool_call_id"],
             });
             let answer = client.try_post("/api/desktop/dev/tool-calls", &again).await;
             Err(format!("{open} {answer:?}"))
@@ -161,17 +189,17 @@ pub async fn online_device(client: &Client) -> String {
 }
 
 /// Asks the question, however often it takes; what was asked before is not asked again.
-pub async fn ask(client: &Client, key: &str, device_id: &str) -> Value {
-    let question = Question::new("read README.md").on(device_id).key(key);
+pub async fn ask(client: &Client, wants: Wants, key: &str, device_id: &str) -> Value {
+    let question = Question::new(wants.question()).on(device_id).key(key);
     eventually("the question is asked", || async { client.try_ask(&question).await.ok_or("no answer".to_owned()) })
         .await
 }
 
 /// The run's turn, once nothing of it is under way; claims the run where nobody has.
-pub async fn run(client: &Client, asked: &Value) -> Value {
+pub async fn run(client: &Client, wants: Wants, asked: &Value) -> Value {
     let input = json!({
         "threadId": asked["conversation_id"], "runId": asked["run_id"],
-        "messages": [{ "id": asked["user_message_id"], "role": "user", "content": "read README.md" }],
+        "messages": [{ "id": asked["user_message_id"], "role": "user", "content": wants.question() }],
     });
     let turns = format!("/api/turns?conversation_id={}", asked["conversation_id"].as_str().unwrap());
     eventually("the run has ended", || async {

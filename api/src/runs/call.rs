@@ -6,7 +6,7 @@
 
 use super::active::{StopReason, StopSignal};
 use super::execution::Halt;
-use super::live::Live;
+use super::live::{Caller, Live};
 use super::unchanged::Unchanged;
 use crate::device_gateway::calls::{CallContext, CallEnd};
 use crate::ids::now;
@@ -47,7 +47,7 @@ pub(super) struct Calls {
     /// Whether this process executes the run; else nobody does, and the calls are a person's own.
     pub claimed: bool,
     /// The execution that makes these calls, where it is not the model itself.
-    pub parent: Option<ToolCallId>,
+    pub parent: Option<Arc<Caller>>,
 }
 
 /// What became of a call: what the thread is to observe.
@@ -71,9 +71,12 @@ impl Calls {
             return Err(Halt::Stopped(reason));
         }
         let tool_call_id = ToolCallId::of(&self.run.graph_thread_id, &planned.call.id);
-        let admission = admit(self.callable(), &planned.call, planned.over_limit);
+        let admission = self.admit(planned);
         let finish = Finish::captured(self.callable(), &admission.tool, self.tools.post_execute());
         let Ran { ended, deferred, stopped } = self.decide_and_run(&tool_call_id, planned, &admission).await?;
+        if let Some(caller) = &self.parent {
+            caller.recorded(&admission.arguments, &ended.outcome);
+        }
         let Seen { outcome, content, revisions } = finish.see(&admission.arguments, ended);
         if !revisions.is_empty() {
             self.call_command(&tool_call_id, ToolCallCommand::Revise(revisions)).await?;
@@ -81,9 +84,20 @@ impl Calls {
         Ok(Carried { tool_call_id, outcome, content, deferred, stopped })
     }
 
+    /// The call at the door. Of an execution's own calls the limit is what they put into the log.
+    fn admit(&self, planned: &PlannedCall) -> Admission {
+        let mut admission = admit(self.callable(), &planned.call, planned.over_limit);
+        if let (Some(("limit", error)), Some(caller)) = (&mut admission.refusal, &self.parent) {
+            let most = caller.most_bytes;
+            error.message =
+                format!("the calls before this one have taken and given {most} bytes, which is all they may");
+        }
+        admission
+    }
+
     /// Everything up to the recorded result: approval → guards → wrappers around the body.
     async fn decide_and_run(&self, id: &ToolCallId, planned: &PlannedCall, admission: &Admission) -> Result<Ran, Halt> {
-        let parent_tool_call_id = self.parent.clone();
+        let parent_tool_call_id = self.parent.as_ref().map(|caller| caller.tool_call_id.clone());
         let request = ToolCallRequested { parent_tool_call_id, ..requested(&self.run, &planned.call.id, admission) };
         if let Some((stage, error)) = refusal(admission, &planned.permission) {
             let by = decider(&planned.permission);
@@ -357,9 +371,7 @@ impl Calls {
         let clock = Clock::default();
         let call = WrappedCall { tool_call_id: id, definition, arguments: &request.arguments, clock: clock.clone() };
         let body = |_| async {
-            clock.begin();
-            let end = self.call_device(id, &request, granted).await;
-            clock.end();
+            let end = self.call_device(id, &request, granted, &clock).await;
             let failed = |halt: &Halt| ToolOutcome::failure(ErrorCode::LedgerUnavailable, halt.to_string());
             (end.as_ref().map_or_else(failed, ToolOutcome::clone), end)
         };
@@ -378,6 +390,7 @@ impl Calls {
         id: &ToolCallId,
         request: &ToolCallRequested,
         granted: Option<&Verdict>,
+        clock: &Clock,
     ) -> Result<ToolOutcome, Halt> {
         for _ in 0..MAX_LOOKS {
             let unchanged = match self.still_granted(id, request, granted).await? {
@@ -392,9 +405,13 @@ impl Calls {
                 unchanged: unchanged.clone(),
             };
             let app = &self.app;
+            clock.begin();
             match app.gateway.call(&app.ledger, &app.claim, context, id, request.clone()).await {
                 // Of a call that was sent before a stop the prompt says what is known of it now.
-                Ok(CallEnd::Outcome(outcome) | CallEnd::Stopped(_, outcome)) => return Ok(outcome),
+                Ok(CallEnd::Outcome(outcome) | CallEnd::Stopped(_, outcome)) => {
+                    clock.end();
+                    return Ok(outcome);
+                }
                 Err(error) if unchanged.is_some_and(|unchanged| unchanged.is_why(&error)) => {}
                 Err(error) => return Err(halted(error)),
             }

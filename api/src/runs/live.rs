@@ -2,7 +2,7 @@
 //!
 //! A body gets [`SubCalls`]: a handle that this process drew at random and that counts as long as the body runs. A
 //! call with any other handle is the call of a tool that does not exist, before any policy. A sub-call goes through
-//! the same stages as a model's call and has a stream of its own that names its parent.
+//! the same stages as a model's call and has a stream of its own that names its parent; all of an execution together put only so much into the log.
 
 use super::call::{Calls, Carried};
 use super::execution::Halt;
@@ -10,17 +10,43 @@ use crate::ids::new_secret;
 use crate::tools::ToolContext;
 use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Approvals, PlannedCall};
+use devmind_domain::canonical::canonical_json;
 use devmind_domain::conversation::Conversation;
-use devmind_domain::ids::SUB_CALL_MARK;
+use devmind_domain::ids::{SUB_CALL_MARK, ToolCallId};
 use devmind_domain::thread::ModelToolCall;
 use devmind_domain::tools::ToolOutcome;
+use serde_json::Value;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Who makes sub-calls, and how much of them is recorded.
+pub(super) struct Caller {
+    pub tool_call_id: ToolCallId,
+    recorded_bytes: AtomicUsize,
+    /// Bytes of arguments and results that its calls put into the log, all together.
+    pub most_bytes: usize,
+}
+
+impl Caller {
+    /// Counts what is recorded of a call.
+    pub fn recorded(&self, arguments: &Value, outcome: &ToolOutcome) {
+        let given =
+            outcome.result.as_ref().map_or_else(|error| error.message.len(), |value| canonical_json(value).len());
+        self.recorded_bytes.fetch_add(canonical_json(arguments).len() + given, Ordering::Relaxed);
+    }
+
+    fn is_over_limit(&self) -> bool {
+        self.recorded_bytes.load(Ordering::Relaxed) >= self.most_bytes
+    }
+}
+
 /// The executions under way in this process, by their handles.
-#[derive(Clone, Default)]
-pub struct LiveExecutions(Arc<Mutex<HashMap<String, Arc<Parent>>>>);
+#[derive(Clone)]
+pub struct LiveExecutions {
+    parents: Arc<Mutex<HashMap<String, Arc<Parent>>>>,
+    most_bytes: usize,
+}
 
 /// An execution that may call tools.
 struct Parent {
@@ -61,9 +87,17 @@ impl Drop for Live {
 }
 
 impl LiveExecutions {
+    /// None yet. `most_bytes`: of arguments and results that the calls of one put into the log, all together; those
+    /// under way when it is reached come to their end, every later one is refused with `TOOL_LIMIT_REACHED`.
+    pub fn new(most_bytes: usize) -> Self {
+        Self { parents: Arc::default(), most_bytes }
+    }
+
     /// Enters the execution of a call; not where nothing random can be drawn.
     pub(super) fn enter(&self, calls: &Calls, context: &ToolContext, model_call_id: &str) -> Option<Live> {
-        let calls = Calls { parent: Some(context.tool_call_id.clone()), ..calls.clone() };
+        let (tool_call_id, most_bytes) = (context.tool_call_id.clone(), self.most_bytes);
+        let caller = Caller { tool_call_id, recorded_bytes: AtomicUsize::new(0), most_bytes };
+        let calls = Calls { parent: Some(Arc::new(caller)), ..calls.clone() };
         let context = context.clone();
         let parent = Parent { calls, context, model_call_id: model_call_id.to_owned(), made: AtomicU32::new(0) };
         let handle = new_secret().inspect_err(|error| tracing::error!(cause = %error, "no handle")).ok()?;
@@ -72,7 +106,7 @@ impl LiveExecutions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Parent>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.parents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,26 +143,12 @@ impl SubCalls {
 impl Calls {
     /// A program cannot wait for a person: a call that needs one is refused.
     async fn sub_call(&self, call: ModelToolCall) -> Result<Carried, Halt> {
+        let over_limit = self.parent.as_ref().is_some_and(|caller| caller.is_over_limit());
         let mut approvals = Approvals::of(&Conversation::default(), &self.run.graph_thread_id);
-        if let Some(judged) = self.judge(&call, false, false).await? {
+        if let Some(judged) = self.judge(&call, over_limit, false).await? {
             approvals.judged(judged.tool_call_id, judged.call_hash, judged.verdict);
         }
-        let permission = approvals.about(self.callable(), &call, false);
-        self.carry_out(&PlannedCall { call, over_limit: false, permission }).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_handle_that_this_process_did_not_give_or_whose_execution_is_over_calls_a_tool_that_does_not_exist() {
-        let live = LiveExecutions::default();
-        for handle in [String::new(), new_secret().expect("random")] {
-            let forged = SubCalls { live: live.clone(), handle };
-            let outcome = forged.call("add".to_owned(), r#"{"a":1,"b":2}"#.to_owned()).await;
-            assert_eq!(outcome.error_code().as_deref(), Some("UNKNOWN_TOOL"));
-        }
+        let permission = approvals.about(self.callable(), &call, over_limit);
+        self.carry_out(&PlannedCall { call, over_limit, permission }).await
     }
 }

@@ -1,6 +1,7 @@
 //! The append that ends a run: its terminal event and, in the same transaction, a result for every call that has none:
 //! what is recorded of it, or what stands in for that.
 
+use super::call::requested;
 use crate::error::ApiError;
 use crate::ids::new_id;
 use crate::state::App;
@@ -106,7 +107,8 @@ pub(super) async fn append_end(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<Re
         events: events.into_iter().map(new).collect(),
     };
     let tools = app.tools.current();
-    let mut stages = Some(Stages { tools: tools.registry(), post_execute: tools.post_execute() });
+    let tool_set = tools.to_record().map(|(id, _)| id.as_str());
+    let mut stages = Some(Stages { tools: tools.registry(), tool_set, post_execute: tools.post_execute() });
     let mut tries = 0;
     loop {
         tries += 1;
@@ -117,21 +119,19 @@ pub(super) async fn append_end(app: &App, end: &RunEnd<'_>) -> Result<Vec<Arc<Re
         let calls = unanswered_calls(reader, &thread, run).await?;
         let recorded = |id: &ToolCallId| calls.get(id).map(|(call, _)| call.clone()).unwrap_or_default();
         let stand_ins = stand_in_results(&thread, &run.graph_thread_id, recorded, stages, *stand_in);
-        let tells =
-            stand_ins.iter().any(|told| calls.get(&told.observed.tool_call_id).is_some_and(|(c, _)| c.is_settled()));
+        let settled = |id: &ToolCallId| calls.get(id).is_some_and(|(call, _)| call.is_settled());
+        let tells = stand_ins.iter().any(|told| !told.revisions.is_empty() || settled(&told.observed.tool_call_id));
         // The stand-ins first: the run's terminal event is its last.
         let mut streams = Vec::new();
         let mut thread = Arc::unwrap_or_clone(thread);
         let mut observed = Vec::new();
-        for StandIn { observed: told, revisions } in stand_ins {
-            let (id, revisions) = (told.tool_call_id.clone(), revisions.into_iter().map(ToolCallEvent::from));
-            if let Some((_, version)) = calls.get(&id).filter(|_| revisions.len() > 0) {
-                streams.push(stream(
-                    AggregateType::ToolCall,
-                    id.as_str(),
-                    *version,
-                    revisions.map(Into::into).collect(),
-                ));
+        for StandIn { observed: told, request, revisions } in stand_ins {
+            let request = request.map(|(call, admission)| requested(run, &call.id, &admission));
+            let revisions = revisions.into_iter().map(ToolCallEvent::from);
+            let facts: Vec<_> = request.map(ToolCallEvent::from).into_iter().chain(revisions).map(Into::into).collect();
+            let id = &told.tool_call_id;
+            if let Some((_, version)) = calls.get(id).filter(|_| !facts.is_empty()) {
+                streams.push(stream(AggregateType::ToolCall, id.as_str(), *version, facts));
             }
             let decided = thread.decide(ThreadCommand::ObserveResult(told, Deferred::default()))?;
             decided.iter().for_each(|event| thread.evolve(event));

@@ -20,7 +20,7 @@ pub fn durations() -> Durations {
     Durations::new_with_constructor(|| Histogram::new(DURATION_BOUNDS))
 }
 
-/// Counts how long calls take, those of a device with the wait for it.
+/// Counts how long calls take that ran, those of a device with the wait for it.
 pub struct Measured(pub Durations);
 
 impl Wrapper for Measured {
@@ -32,6 +32,9 @@ impl Wrapper for Measured {
         async move {
             let since = Instant::now();
             next.run().await;
+            if !call.clock.has_ended() {
+                return Ok(());
+            }
             let labels = vec![("tool", call.definition.name.clone())];
             self.0.get_or_create(&labels).observe(since.elapsed().as_secs_f64());
             Ok(())

@@ -61,6 +61,12 @@ impl Clock {
     pub async fn ended(&self) {
         self.ended.cancelled().await;
     }
+
+    /// Whether the body ran to its end. What was refused when it was to be sent did not run: a permission taken back,
+    /// a run stopped, a call settled before.
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
+    }
 }
 
 /// Something around the bodies of calls.

@@ -1,6 +1,6 @@
 //! The tools that this program brings along.
 
-use super::{Approval, Registry, ToolDefinition, always_beside_others};
+use super::{Approval, Registry, ToolDefinition, always_beside_others, presentation};
 use crate::limits::*;
 use crate::tool_call::{Risk, Target};
 use serde_json::{Value, json};
@@ -55,6 +55,7 @@ pub fn definitions() -> Vec<ToolDefinition> {
             requires_confirmation: false,
             approval: Approval::Never,
             concurrency_safe: always_beside_others(),
+            presentation: Some(Arc::new(presentation::entries)),
             ..ToolDefinition::new(
                 "workspace.list_files",
                 "Lists the names in a folder of the user's workspace: name, kind and size. Use a path relative to the workspace root.",
@@ -77,8 +78,7 @@ pub fn definitions() -> Vec<ToolDefinition> {
             requires_confirmation: true,
             approval: Approval::Never,
             concurrency_safe: always_beside_others(),
-            // A person reads the file, not its escapes.
-            presentation: Some(Arc::new(|_, value| Ok(value.get("content").unwrap_or(value).clone()))),
+            presentation: Some(Arc::new(presentation::contents)),
             ..ToolDefinition::new(
                 "workspace.read_file",
                 "Reads a UTF-8 text file of the user's workspace, after the user allows it. Use a path relative to the workspace root; offset and max_bytes read a part.",
@@ -102,6 +102,7 @@ pub fn definitions() -> Vec<ToolDefinition> {
             requires_confirmation: false,
             approval: Approval::Never,
             concurrency_safe: always_beside_others(),
+            presentation: Some(Arc::new(presentation::entries)),
             ..ToolDefinition::new(
                 "workspace.search_files",
                 "Finds files and folders of the user's workspace by name. pattern is a glob: *.rs matches names at any depth, src/**/*.rs matches paths below path. What ignore files (.gitignore, .ignore) exclude is left out, and links are not followed.",
@@ -125,6 +126,7 @@ pub fn definitions() -> Vec<ToolDefinition> {
             requires_confirmation: true,
             approval: Approval::Never,
             concurrency_safe: always_beside_others(),
+            presentation: Some(Arc::new(presentation::matches)),
             ..ToolDefinition::new(
                 "workspace.search_text",
                 "Searches the text files of the user's workspace line by line, after the user allows it. pattern is a regular expression without look-around and back references; glob restricts the files, as in workspace_search_files; context adds lines around each match.",

@@ -28,7 +28,7 @@ pub type Predicate = Arc<dyn Fn(&Value) -> bool + Send + Sync>;
 /// A pure function of (arguments, value): what a value looks like to the model or to a person. The same bytes
 /// live and in a replay.
 pub type Look = Arc<dyn Fn(&Value, &Value) -> Result<Value, String> + Send + Sync>;
-/// The last word about the text the model gets; total.
+/// The last word about the text the model gets, and about nothing else; total.
 pub type Finalize = Arc<dyn Fn(String) -> String + Send + Sync>;
 
 /// What is known of a tool before it is called.
@@ -64,7 +64,9 @@ pub struct ToolDefinition {
     pub render: Option<Look>,
     /// What a person sees of a value; absent: the value.
     pub presentation: Option<Look>,
-    /// What becomes of the text for the model at the very end; absent: nothing.
+    /// What becomes of the text for the model at the very end; absent: nothing. It changes that text alone: a program
+    /// that calls the tool gets the value, as it reads no text. What a program must not get either belongs out of the
+    /// value, or is for a post-execute step to take away, which both obey.
     pub finalize_content: Option<Finalize>,
 }
 

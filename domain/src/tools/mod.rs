@@ -11,6 +11,7 @@ pub mod mcp;
 mod outcome;
 mod policy;
 mod post_execute;
+mod presentation;
 mod registry;
 mod schema;
 mod seen;

@@ -78,9 +78,11 @@ const NOT_WAITED_FOR: [ErrorCode; 9] = [
 /// # Errors
 /// What differs.
 pub fn told(registry: &Registry, call: &CallFacts, observed: &ToolResultObserved) -> Result<Told, String> {
-    let stands_in = NOT_WAITED_FOR.iter().any(|code| is_failure(observed, *code));
+    let not_waited_for = || NOT_WAITED_FOR.iter().filter(|code| observed.error.as_deref() == Some(code.as_str()));
+    let stands_in = not_waited_for().any(|code| is_failure(observed, *code));
+    let left = call.revisions.last().filter(|last| last.content_hash == sha256_hex(observed.content.as_bytes()));
     if let Some(last) = call.revisions.last()
-        && last.content_hash != sha256_hex(observed.content.as_bytes())
+        && left.is_none()
         && !stands_in
     {
         return Err(format!("{} left another text than the model was told: {}", last.by, observed.content));
@@ -109,7 +111,9 @@ pub fn told(registry: &Registry, call: &CallFacts, observed: &ToolResultObserved
     }
     // Logs from before reasons were recorded have the words of a refusal nowhere else.
     let unspoken = call.refusal.as_ref().filter(|refusal| refusal.reason.is_none());
-    if stands_in || unspoken.is_some_and(|refusal| observed.error.as_ref() == Some(&refusal.code)) {
+    // What stands in is an outcome like any other, and stages may have left another text of it.
+    let revised = left.is_some() && not_waited_for().next().is_some() && seen.content != observed.content;
+    if stands_in || revised || unspoken.is_some_and(|refusal| observed.error.as_ref() == Some(&refusal.code)) {
         return Ok(Told::Compared);
     }
     Err(format!("recomputed: {}; told: {}", seen.content, observed.content))
@@ -213,6 +217,16 @@ mod tests {
         let crashed = observed(&stand_in, Some("SERVER_RESTARTED"));
         assert_eq!(told(&same, &revised("policy", "short"), &crashed), Ok(Told::Compared));
         assert!(told(&same, &revised("render", "short"), &observed("short", None)).is_err(), "no render says this");
+        // A tool's own last word about what stands in for a result that could not be told.
+        let last_word = revised("finalize_content", "short");
+        assert_eq!(told(&same, &last_word, &observed("short", Some("SERVER_RESTARTED"))), Ok(Told::Compared));
+        assert!(
+            told(&same, &last_word, &observed("short", Some("IO_ERROR"))).is_err(),
+            "nothing stands in by this code"
+        );
+        assert!(told(&same, &last_word, &observed("other", Some("SERVER_RESTARTED"))).is_err(), "another text");
+        let hidden = told(&same, &revised("render", plain), &observed(plain, Some("SERVER_RESTARTED")));
+        assert!(hidden.is_err(), "the recorded result is not told as a failure");
 
         let refusal = ToolCallDecided {
             stage: "guard".into(),

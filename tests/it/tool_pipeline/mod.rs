@@ -218,7 +218,20 @@ async fn every_row_of_the_edge_table_holds_for_tools_of_the_server() {
     let figures = reqwest::get(format!("{}/metrics", server.url())).await.unwrap().text().await.unwrap();
     let counted = |tool: &str| format!("devmind_tool_call_duration_seconds_count{{tool=\"{tool}\"}}");
     assert!(figures.contains(&counted("probe")) && !figures.contains(&counted("rm_rf")), "{figures}");
+    assert_only_what_ran_is_counted(&server, "probe_asks").await;
     server.finish().await;
+}
+
+/// A call that was refused when it was to be sent has no duration: its permission was taken back.
+async fn assert_only_what_ran_is_counted(server: &TestServer, tool: &str) {
+    let figures = reqwest::get(format!("{}/metrics", server.url())).await.unwrap().text().await.unwrap();
+    let name = format!("devmind_tool_call_duration_seconds_count{{tool=\"{tool}\"}} ");
+    let counted = figures.lines().find_map(|line| line.strip_prefix(&name)).map(|count| count.parse().unwrap());
+    let log = server.log().all().await;
+    let of_tool = |fact: &&Fact| fact.is("ToolCallRequested") && fact.payload["tool"] == tool;
+    let streams: Vec<_> = log.iter().filter(of_tool).map(|fact| &fact.stream_id).collect();
+    let sent = log.iter().filter(|fact| fact.is("ToolDispatched") && streams.contains(&&fact.stream_id)).count();
+    assert_eq!(counted, Some(sent), "{tool}");
 }
 
 #[tokio::test]
@@ -234,6 +247,7 @@ async fn every_row_of_the_edge_table_holds_for_tools_of_a_device() {
     let succeeded = table::ON_DEVICE.iter().filter(|row| row.events.contains("result succeeded")).count();
     let granted = table::ON_DEVICE.iter().filter(|row| row.act == Act::Granted).count();
     assert_eq!(device.executions(), succeeded + granted, "what was refused never ran");
+    assert_only_what_ran_is_counted(&server, "workspace.list_files").await;
     device.stop().await;
     server.finish().await;
 }
@@ -363,36 +377,43 @@ async fn a_render_that_is_not_the_one_of_the_recorded_calls_is_found_in_the_log(
     server.finish().await;
 }
 
-/// A body that calls a tool, and keeps what it called it with.
+/// A body that calls a tool, and keeps what it called it with: what it kept the last time, where there is that.
 struct Keeps(Arc<Mutex<Option<SubCalls>>>);
 
 impl ServerTool for Keeps {
     fn call(&self, _: Value, context: ToolContext) -> BoxFuture<'_, BodyEnd> {
-        let sub_calls = context.sub_calls.expect("a call of a run may call tools");
+        let own = context.sub_calls.expect("a call of a run may call tools");
         async move {
-            let outcome = sub_calls.call("add".to_owned(), FILLER.to_owned()).await;
-            *self.0.lock().unwrap() = Some(sub_calls);
-            ToolOutcome::success(json!({ "got": outcome.result.ok() })).into()
+            let kept = self.0.lock().unwrap().replace(own.clone());
+            let outcome = kept.unwrap_or(own).call("add".to_owned(), FILLER.to_owned()).await;
+            ToolOutcome::success(json!({ "got": outcome.result.unwrap_or_else(|error| json!(error.code)) })).into()
         }
         .boxed()
     }
 }
 
+/// A tool that nobody is asked about.
+fn free(name: &str) -> ToolDefinition {
+    let any = json!({ "type": "object" });
+    ToolDefinition { approval: Approval::Never, ..ToolDefinition::new(name, "", any.clone(), any) }
+}
+
 #[tokio::test]
 async fn a_body_gets_what_later_stages_left_of_its_sub_calls_and_makes_none_once_it_has_ended() {
-    let model = ScriptedModel::new([Script::calls(&[("c", "keeps", "{}")])]);
+    let model = ScriptedModel::new([Script::calls(&[("c", "keeps", "{}"), ("d", "keeps", "{}")])]);
     let server = TestServer::with_scripted(model).await;
     let kept = Arc::default();
-    let any = json!({ "type": "object" });
-    let definition = ToolDefinition { approval: Approval::Never, ..ToolDefinition::new("keeps", "", any.clone(), any) };
-    server.app().tools.change(|tools| tools.register(definition, Arc::new(Keeps(Arc::clone(&kept))))).unwrap();
+    server.app().tools.change(|tools| tools.register(free("keeps"), Arc::new(Keeps(Arc::clone(&kept))))).unwrap();
     let hides = PostExecute::new("hides", |call| match call.tool {
         "add" => Amendment::Content("not for you".to_owned()),
         _ => Amendment::Keep,
     });
     server.app().tools.change(|tools| tools.add_post_execute(hides));
     let (_, events) = server.client("ann").converse(&Question::new("go")).await;
-    assert_eq!(agui::results(&events)[0]["data"], json!({ "got": "not for you" }), "what a step took away is away");
+    let results = agui::results(&events);
+    assert_eq!(results[0]["data"], json!({ "got": "not for you" }), "what a step took away is away");
+    // Also while another execution is under way, which has a handle of its own.
+    assert_eq!(results[1]["data"], json!({ "got": "UNKNOWN_TOOL" }), "the handle of an execution that is over");
     let recorded = server.log().of("ToolResultRecorded").await;
     assert_eq!(recorded[0].payload["output"], json!({ "sum": 2 }), "what really happened");
     let head = server.log().head().await;

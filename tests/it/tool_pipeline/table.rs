@@ -453,7 +453,7 @@ pub const IN_SERVER: &[Row] = &[
         Nothing,
         Some("TOOL_NOT_STARTED"),
         "",
-        "policy",
+        "policy, post, finalize",
     ),
     row(
         "a stop before the call's turn has come",
@@ -461,7 +461,15 @@ pub const IN_SERVER: &[Row] = &[
         AfterStop,
         Some("TOOL_NOT_STARTED"),
         "",
-        "policy, policy, guard, wrapper before, body, wrapper after, render, post, finalize",
+        "policy, policy, guard, wrapper before, body, wrapper after, render, post, finalize, post, finalize",
+    ),
+    row(
+        "a stop before the call's turn has come, and a step that blocks it",
+        ("probe", r#"{"post":"block"}"#),
+        AfterStop,
+        Some("BLOCKED_BY_POLICY"),
+        "requested, revised probe_post BLOCKED_BY_POLICY",
+        "policy, policy, guard, wrapper before, body, wrapper after, render, post, finalize, post, finalize",
     ),
 ];
 

@@ -53,10 +53,18 @@ async fn run(tools: &ToolSet, cancel: &CancellationToken) -> (String, String) {
         clock.end();
         (outcome.clone(), outcome)
     };
-    let Wrapped { ran, overruled } = around(tools.wrappers(), &call, cancel, body).await;
+    let Wrapped { ran, overruled } = ended(around(tools.wrappers(), &call, cancel, body)).await;
     let code = |outcome: ToolOutcome| outcome.error_code().unwrap_or_else(|| "ok".to_owned());
     let said = overruled.map(|(by, error)| format!("{by} {}", error.code));
     (ran.map_or_else(|| "-".to_owned(), code), said.unwrap_or_else(|| "-".to_owned()))
+}
+
+/// What has not come to its end by then never will: all limits of a call together are shorter.
+const AT_LAST: Duration = Duration::from_secs(60);
+
+/// Waits for a call, and not for ever.
+async fn ended<T>(call: impl Future<Output = T>) -> T {
+    tokio::time::timeout(AT_LAST, call).await.expect("a call comes to its end whatever its body and its wrappers do")
 }
 
 fn good(_: ToolContext) -> Ran {
@@ -235,6 +243,6 @@ async fn what_is_recorded_slowly_around_a_body_does_not_count_as_its_time() {
         sleep(Duration::from_secs(3)).await;
         (ToolOutcome::success(json!({})), ())
     };
-    let wrapped = around(tools.wrappers(), &call, &CancellationToken::new(), body).await;
+    let wrapped = ended(around(tools.wrappers(), &call, &CancellationToken::new(), body)).await;
     assert!(wrapped.ran.is_some() && wrapped.overruled.is_none(), "{:?}", wrapped.overruled);
 }

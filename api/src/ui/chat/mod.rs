@@ -28,6 +28,7 @@ use axum::routing::{get, post};
 use devmind_domain::ErrorCode;
 use devmind_domain::ids::{ConversationId, ToolCallId};
 use devmind_domain::limits::MAX_QUESTION_BODY_BYTES;
+use devmind_domain::tools::Registry;
 use devmind_projections::{ToolCallQuery, ToolCallRow};
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -143,11 +144,14 @@ async fn call(State(app): State<Arc<App>>, viewer: Viewer, Query(which): Query<W
 /// What a person sees of what a call gave, where its tool, in the version of the call, has a word about that: a pure
 /// function of what is recorded.
 fn presented(app: &App, call: &ToolCallRow) -> Option<serde_json::Value> {
-    let tools = app.tools.current();
-    let output = call.output.as_ref()?;
-    let known = tools.registry().get(&call.tool).filter(|known| known.version == call.tool_version)?;
-    known.presentation.as_ref()?;
-    tools.registry().presentation(&call.tool, &call.arguments, output).ok()
+    let (tools, output) = (app.tools.current(), call.output.as_ref()?);
+    let has_a_word = |tools: &&Registry| {
+        let known = tools.get(&call.tool).filter(|known| known.version == call.tool_version);
+        known.is_some_and(|known| known.presentation.is_some())
+    };
+    // In code mode what a program called is none of the model's own tools.
+    let registry = [tools.registry(), tools.callable()].into_iter().find(has_a_word)?;
+    registry.presentation(&call.tool, &call.arguments, output).ok()
 }
 
 /// Which turn of which conversation.

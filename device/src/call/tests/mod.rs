@@ -90,8 +90,8 @@ impl Prepared for CountedRun {
     }
 }
 
-/// Lists like the real tool, once it may go on.
-struct Held(Arc<std::sync::Barrier>);
+/// Lists like the real tool, once it may go on: when the other end of this is used, or gone.
+struct Held(Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>);
 
 impl LocalTool for Held {
     fn name(&self) -> &'static str {
@@ -104,15 +104,18 @@ impl LocalTool for Held {
 
 struct HeldRun {
     inner: Box<dyn Prepared>,
-    may_go_on: Arc<std::sync::Barrier>,
+    may_go_on: Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>,
 }
 
 impl Prepared for HeldRun {
     fn run(self: Box<Self>, execution: &Execution) -> Result<Value, ToolFailure> {
-        self.may_go_on.wait();
+        let _ = lock(&self.may_go_on).recv();
         self.inner.run(execution)
     }
 }
+
+/// What has not come by then never will.
+const AT_LAST: Duration = Duration::from_secs(30);
 
 struct Fixture {
     folder: tempfile::TempDir,
@@ -150,7 +153,8 @@ impl Fixture {
     }
 
     async fn next(&mut self) -> DeviceFrame {
-        self.frames.recv().await.expect("a frame")
+        let next = tokio::time::timeout(AT_LAST, self.frames.recv()).await;
+        next.expect("the device says something of the call").expect("a frame")
     }
 
     async fn reaches(&mut self, phase: Phase) {
@@ -162,9 +166,11 @@ impl Fixture {
         let mut settled = self.calls.settled();
         settled.mark_unchanged();
         self.send(request);
+        let at_last = tokio::time::Instant::now() + AT_LAST;
         loop {
             tokio::select! {
                 biased;
+                () = tokio::time::sleep_until(at_last) => panic!("the call comes to nothing"),
                 frame = self.frames.recv() => match frame.expect("a frame") {
                     DeviceFrame::Refused { code, .. } => return format!("refused {code}"),
                     DeviceFrame::Result(result) => return told(&result),

@@ -65,15 +65,15 @@ async fn c04_a_call_is_reserved_before_anybody_is_asked() {
 #[tokio::test]
 async fn where_nobody_is_asked_a_call_that_goes_on_is_in_the_journal_as_begun_and_is_told_to_run() {
     let mut fixture = Fixture::new(Arc::new(Fixed(false))).await;
-    let may_go_on = Arc::new(std::sync::Barrier::new(2));
+    let (let_go, may_go_on) = std::sync::mpsc::channel();
     let calls = Arc::get_mut(&mut fixture.calls).expect("nobody else has them");
-    calls.tools = vec![Arc::new(Held(may_go_on.clone()))];
+    calls.tools = vec![Arc::new(Held(Arc::new(may_go_on.into())))];
     let mut settled = fixture.calls.settled();
     fixture.send(&with_arguments("call", "workspace.list_files", &json!({})));
     let told = fixture.next().await;
     assert!(matches!(told, DeviceFrame::Received { phase: Phase::Executing, attempt_no: 1, .. }), "{told:?}");
     assert_eq!(fixture.row("call").await.outcome, Err(Phase::Executing));
-    tokio::task::spawn_blocking(move || may_go_on.wait()).await.expect("no panic");
+    drop(let_go);
     settled.changed().await.expect("settled");
     assert_eq!(fixture.settled("call").await, "succeeded");
 }

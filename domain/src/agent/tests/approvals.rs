@@ -8,7 +8,7 @@ use crate::tool_call::{
     Decision, ResultOrigin, ResultStatus, Risk, Target, ToolCall, ToolCallDecided, ToolCallRequested, ToolError,
     ToolOutcomeRevised, ToolResultRecorded,
 };
-use crate::tools::{Amendment, PolicyAnswer, PostExecute, Verdict};
+use crate::tools::{Amendment, PolicyAnswer, PostExecute, Registry, ToolDefinition, Verdict};
 use std::sync::Arc;
 
 pub(super) fn call(id: &str, name: &str, arguments: &str) -> ModelToolCall {
@@ -316,10 +316,10 @@ fn what_is_recorded_of_a_call_is_told_at_its_runs_end_and_only_else_the_code_of_
     let short = || vec![PostExecute::new("short", |_| Amendment::Content("short".into()))];
     let told = |call: ToolCall, steps: Vec<PostExecute>| -> (String, usize) {
         let (call, steps) = (Arc::new(call), Arc::from(steps));
-        let stages = Some(Stages { tools: catalogue(), post_execute: &steps });
+        let stages = Some(Stages { tools: catalogue(), tool_set: None, post_execute: &steps });
         let code = ErrorCode::ServerRestarted;
         let results = stand_in_results(&thread, &"g".into(), |_| call.clone(), stages, code);
-        let [StandIn { observed, revisions }] = &results[..] else { panic!("{results:?}") };
+        let [StandIn { observed, revisions, .. }] = &results[..] else { panic!("{results:?}") };
         assert_eq!(observed.ok, observed.error.is_none());
         (observed.error.clone().unwrap_or_else(|| observed.content.clone()), revisions.len())
     };
@@ -330,6 +330,7 @@ fn what_is_recorded_of_a_call_is_told_at_its_runs_end_and_only_else_the_code_of_
         ToolCall { revisions: vec![ToolOutcomeRevised { by, reason, content_hash }], ..sum() }
     };
     let restarted = || ("SERVER_RESTARTED".to_owned(), 0);
+    let stood_in = || ("SERVER_RESTARTED".to_owned(), 1);
     let real = r#"{"data":{"sum":3},"ok":true,"tool":"add"}"#;
     for (what, given, expected) in [
         ("nothing is recorded", told(ToolCall::default(), vec![]), restarted()),
@@ -338,7 +339,10 @@ fn what_is_recorded_of_a_call_is_told_at_its_runs_end_and_only_else_the_code_of_
         ("a refusal", told(recorded(Some(Err("no")), "1"), vec![]), ("GUARD_REFUSED".to_owned(), 0)),
         ("a result that a step changes", told(sum(), short()), ("short".to_owned(), 1)),
         ("one that it has changed already", told(revised("short"), short()), ("short".to_owned(), 0)),
-        ("one that it had changed into something else", told(revised("other"), short()), restarted()),
+        ("one that it had changed into something else", told(revised("other"), short()), stood_in()),
+        ("nothing, and a step changes what is told of it", told(ToolCall::default(), short()), stood_in()),
+        ("a request, and a step changes what is told of it", told(recorded(None, "1"), short()), stood_in()),
+        ("a request of another version, and a step", told(recorded(None, "2"), short()), stood_in()),
         ("of another version of the tool", told(recorded(Some(Ok(json!({ "sum": 3 }))), "2"), vec![]), restarted()),
     ] {
         assert_eq!(given, expected, "{what}");
@@ -346,10 +350,54 @@ fn what_is_recorded_of_a_call_is_told_at_its_runs_end_and_only_else_the_code_of_
 
     let many = wants(&[free("y"), free("z")]);
     let long = vec![PostExecute::new("long", |_| Amendment::Content("x".repeat(5 << 20)))].into();
-    let stages = Some(Stages { tools: catalogue(), post_execute: &long });
+    let stages = Some(Stages { tools: catalogue(), tool_set: None, post_execute: &long });
     let results = stand_in_results(&many, &"g".into(), |_| Arc::new(sum()), stages, ErrorCode::ServerRestarted);
     let codes: Vec<_> = results.iter().map(|result| result.observed.error.as_deref()).collect();
     assert_eq!(codes, [None, Some("SERVER_RESTARTED")], "one append must hold them all");
+}
+
+#[test]
+fn what_stands_in_for_a_call_that_never_began_passes_post_execute_and_the_last_word_of_its_tool() {
+    let last = ToolDefinition {
+        finalize_content: Some(Arc::new(|content| format!("{content}!"))),
+        ..catalogue().get("add").expect("a tool of the catalogue").clone()
+    };
+    let tools = Registry::new([last]).expect("whole");
+    let steps: Arc<[_]> = Arc::new([PostExecute::new("step", |call| match call.outcome.error_code().as_deref() {
+        Some("TOOL_NOT_STARTED") => Amendment::Content(format!("{} not begun: {}", call.tool, call.arguments)),
+        _ => Amendment::Keep,
+    })]);
+    let told = |offered: Option<&str>, tool_set, call: ToolCall, code| {
+        let (mut thread, call) = (wants(&[free("y")]), Arc::new(call));
+        thread.tool_set = offered.map(str::to_owned);
+        let stages = Some(Stages { tools: &tools, tool_set, post_execute: &steps });
+        let mut results = stand_in_results(&thread, &"g".into(), |_| call.clone(), stages, code);
+        assert_eq!(results.len(), 1);
+        results.remove(0)
+    };
+    let never = |offered, tool_set| told(offered, tool_set, ToolCall::default(), ErrorCode::ToolNotStarted);
+    for set in [None, Some("set")] {
+        let StandIn { observed, request, revisions } = never(set, set);
+        assert_eq!(observed.content, r#"add not begun: {"a":1,"b":2}!"#);
+        assert_eq!((observed.ok, observed.error.as_deref()), (false, Some("TOOL_NOT_STARTED")));
+        let by: Vec<_> = revisions.iter().map(|revision| revision.by.as_str()).collect();
+        assert_eq!(by, ["step", "finalize_content"]);
+        // What is made of it is a fact of the call, and so is then what the model wanted.
+        let (call, admission) = request.expect("the call that was not recorded");
+        assert_eq!((call, admission.tool.as_str(), admission.version.as_str()), (free("y"), "add", "1"));
+    }
+    // Which tool the model meant nobody can say where it was offered others.
+    let StandIn { observed, request, revisions } = never(Some("other"), None);
+    assert_eq!((observed.error.as_deref(), request, revisions.len()), (Some("TOOL_NOT_STARTED"), None, 0));
+    assert!(observed.content.starts_with(r#"{"data":null"#), "{}", observed.content);
+
+    let StandIn { observed, request, .. } = told(None, None, recorded(None, "1"), ErrorCode::ToolNotStarted);
+    assert_eq!((observed.content.as_str(), request), (r#"add not begun: {"a":1,"b":2}!"#, None));
+    // Of another version the tool's last word is not asked, and what was said before is not said twice.
+    let StandIn { observed, revisions, .. } = told(None, None, recorded(None, "2"), ErrorCode::ToolNotStarted);
+    assert_eq!(observed.content, r#"add not begun: {"a":1,"b":2}"#);
+    let again = ToolCall { revisions, ..recorded(None, "2") };
+    assert!(told(None, None, again, ErrorCode::ToolNotStarted).revisions.is_empty());
 }
 
 #[test]
