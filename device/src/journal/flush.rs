@@ -4,11 +4,14 @@
 //! flushes around every fold of the log into the file, so that the file stays whole). Whoever must not go on before
 //! the commit is on the disk waits here: one flush serves all whose commits were written before it began, and commits
 //! go on being written meanwhile. Until then nothing was promised to anybody.
+//!
+//! The log is folded into the file from here, too, beside the calls: SQLite would do it within somebody's commit.
 
+use rusqlite::Connection;
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex as BlockingMutex};
 use tokio::sync::Mutex;
 
 #[derive(Debug)]
@@ -21,13 +24,21 @@ pub(super) struct Flush {
     durable: Mutex<u64>,
     /// After a flush that failed nobody knows what the disk holds, and a second one may say nothing of it.
     failed: Arc<AtomicBool>,
+    /// A connection of its own, on which nothing else is done.
+    folding: Arc<BlockingMutex<Connection>>,
+    fold_every: u64,
+    /// The commit after which the log is folded next.
+    fold_at: AtomicU64,
     #[cfg(test)]
     pub(super) flushes: AtomicU64,
 }
 
 impl Flush {
-    pub(super) fn of(wal: File) -> Self {
+    pub(super) fn of(wal: File, folding: Connection, fold_every: u64) -> Self {
         Self {
+            folding: Arc::new(BlockingMutex::new(folding)),
+            fold_every,
+            fold_at: AtomicU64::new(fold_every),
             wal: Arc::new(wal),
             written: AtomicU64::new(0),
             durable: Mutex::new(0),
@@ -51,11 +62,34 @@ impl Flush {
             let flushed = tokio::task::spawn_blocking(flushing).await;
             flushed.unwrap_or_else(|error| Err(io::Error::other(error)))?;
             *durable = serves;
+            if serves >= self.fold_at.load(Ordering::Relaxed) {
+                self.fold_at.store(serves + self.fold_every, Ordering::Relaxed);
+                self.fold();
+            }
         }
         match self.failed.load(Ordering::Acquire) {
             true => Err(io::Error::other("an earlier flush failed")),
             false => Ok(()),
         }
+    }
+
+    /// Begins to fold what there is. That this fails, as on a full disk, harms nothing: the log stays, and grows.
+    fn fold(&self) {
+        let folding = Arc::clone(&self.folding);
+        tokio::task::spawn_blocking(move || {
+            // The one before is still under way.
+            let Ok(connection) = folding.try_lock() else { return };
+            let folded = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            if let Err(error) = folded {
+                tracing::warn!(%error, "the journal's write-ahead log could not be folded into its file");
+            }
+        });
+    }
+
+    /// Flushes to this file instead.
+    #[cfg(test)]
+    pub(super) fn astray(&mut self, wal: File) {
+        self.wal = Arc::new(wal);
     }
 
     /// How many commits were written, and wait or have waited.

@@ -4,7 +4,8 @@
 use super::{Journal, JournalError};
 use devmind_domain::Timestamp;
 use devmind_domain::limits::{OUTPUT_DAYS, OUTPUT_QUOTA_BYTES, TOMBSTONE_DAYS};
-use sqlx::Connection as _;
+use rusqlite::Connection;
+use std::sync::{Arc, PoisonError};
 
 const DAY_MS: i64 = 24 * 3_600 * 1_000;
 
@@ -15,49 +16,51 @@ impl Journal {
     /// # Errors
     /// `Failed`.
     pub async fn clean(&self, now: Timestamp) -> Result<(), JournalError> {
-        let mut connection = self.usable().await?;
+        drop(self.usable()?);
         self.ballast.fill(self.state.free_bytes().unwrap_or(0));
-        let outputs_until = now.plus_millis(-OUTPUT_DAYS * DAY_MS).as_micros();
-        let calls_until = now.plus_millis(-TOMBSTONE_DAYS * DAY_MS).as_micros();
-        let cleaned = async {
-            let mut transaction = connection.begin().await?;
-            sqlx::query(
-                "UPDATE calls SET output = NULL, output_bytes = 0
-                 WHERE output IS NOT NULL AND delivery <> 'pending' AND finished_at < ?",
-            )
-            .bind(outputs_until)
-            .execute(&mut *transaction)
-            .await?;
-            // The newest outputs within the quota stay.
-            sqlx::query(
-                "UPDATE calls SET output = NULL, output_bytes = 0
-                 WHERE output IS NOT NULL AND delivery <> 'pending' AND settled_no IN (
-                     SELECT settled_no FROM (
-                         SELECT settled_no, sum(output_bytes) OVER (ORDER BY settled_no DESC) AS so_far
-                         FROM calls WHERE output IS NOT NULL)
-                     WHERE so_far > ?)",
-            )
-            .bind(OUTPUT_QUOTA_BYTES.cast_signed())
-            .execute(&mut *transaction)
-            .await?;
-            sqlx::query(
-                "UPDATE journal SET purged_through = max(purged_through, coalesce(
-                     (SELECT max(call_created_at) FROM calls
-                      WHERE phase = 'settled' AND delivery <> 'pending' AND call_created_at < ?1 AND finished_at < ?1), -1))",
-            )
-            .bind(calls_until)
-            .execute(&mut *transaction)
-            .await?;
-            sqlx::query(
-                "DELETE FROM calls
-                 WHERE phase = 'settled' AND delivery <> 'pending' AND call_created_at < ?1 AND finished_at < ?1",
-            )
-            .bind(calls_until)
-            .execute(&mut *transaction)
-            .await?;
-            transaction.commit().await
-        };
-        cleaned.await.map_err(|error: sqlx::Error| self.poison(&error))?;
-        self.make_durable(connection).await
+        let connection = Arc::clone(&self.connection);
+        let cleaned = tokio::task::spawn_blocking(move || {
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            forget(&mut connection, now)
+        });
+        match cleaned.await {
+            Ok(Ok(())) => self.make_durable().await,
+            Ok(Err(error)) => Err(self.poison(&error)),
+            Err(error) => Err(self.poison(&error)),
+        }
     }
+}
+
+/// Many rows may be looked at.
+fn forget(connection: &mut Connection, now: Timestamp) -> Result<(), rusqlite::Error> {
+    let outputs_until = now.plus_millis(-OUTPUT_DAYS * DAY_MS).as_micros();
+    let calls_until = now.plus_millis(-TOMBSTONE_DAYS * DAY_MS).as_micros();
+    let transaction = connection.transaction()?;
+    transaction.execute(
+        "UPDATE calls SET output = NULL, output_bytes = 0
+         WHERE output IS NOT NULL AND delivery <> 'pending' AND finished_at < ?",
+        [outputs_until],
+    )?;
+    // The newest outputs within the quota stay.
+    transaction.execute(
+        "UPDATE calls SET output = NULL, output_bytes = 0
+         WHERE output IS NOT NULL AND delivery <> 'pending' AND settled_no IN (
+             SELECT settled_no FROM (
+                 SELECT settled_no, sum(output_bytes) OVER (ORDER BY settled_no DESC) AS so_far
+                 FROM calls WHERE output IS NOT NULL)
+             WHERE so_far > ?)",
+        [OUTPUT_QUOTA_BYTES.cast_signed()],
+    )?;
+    transaction.execute(
+        "UPDATE journal SET purged_through = max(purged_through, coalesce(
+             (SELECT max(call_created_at) FROM calls
+              WHERE phase = 'settled' AND delivery <> 'pending' AND call_created_at < ?1 AND finished_at < ?1), -1))",
+        [calls_until],
+    )?;
+    transaction.execute(
+        "DELETE FROM calls
+         WHERE phase = 'settled' AND delivery <> 'pending' AND call_created_at < ?1 AND finished_at < ?1",
+        [calls_until],
+    )?;
+    transaction.commit()
 }
