@@ -1,9 +1,11 @@
 //! The heads of servers' logs that the device was shown, one a log, each as it was signed.
 
+use super::commit::statement;
 use super::{Journal, JournalError};
 use crate::clock;
 use devmind_domain::proof::{Checkpoint, Note};
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::OptionalExtension as _;
+use rusqlite::types::Value;
 
 /// Logs whose head is kept, at most; the one seen longest ago makes room.
 const MAX_KEPT_HEADS: i64 = 100;
@@ -29,10 +31,11 @@ impl Journal {
     pub async fn keep_head(&self, origin: &str, note: &str, key: &str) -> Result<(), JournalError> {
         let keep = "INSERT INTO heads (origin, note, key, seen_at) VALUES (?, ?, ?, ?)
                     ON CONFLICT (origin) DO UPDATE SET note = excluded.note, key = excluded.key, seen_at = excluded.seen_at";
-        self.run(keep, params![origin, note, key, clock::now().as_micros()], Self::full_or_poison)?;
+        let text = |text: &str| Value::from(text.to_owned());
+        let keep = statement(keep, vec![text(origin), text(note), text(key), clock::now().as_micros().into()]);
         let forget = "DELETE FROM heads WHERE origin NOT IN (SELECT origin FROM heads ORDER BY seen_at DESC LIMIT ?)";
-        self.run(forget, params![MAX_KEPT_HEADS], Self::full_or_poison)?;
-        self.make_durable().await
+        let forget = statement(forget, vec![MAX_KEPT_HEADS.into()]);
+        self.make(Box::new(move |connection| keep(connection).and_then(|_| forget(connection)))).await.map(drop)
     }
 
     /// Keeps a head that does not continue the one seen before, beside that. Durable when it returns.
@@ -41,7 +44,6 @@ impl Journal {
     /// `Full` (nothing was written), `Failed`.
     pub async fn keep_refused_head(&self, origin: &str, note: &str) -> Result<(), JournalError> {
         let update = "UPDATE heads SET refused = ? WHERE origin = ?";
-        self.run(update, params![note, origin], Self::full_or_poison)?;
-        self.make_durable().await
+        self.make(statement(update, vec![note.to_owned().into(), origin.to_owned().into()])).await.map(drop)
     }
 }

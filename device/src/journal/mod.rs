@@ -2,19 +2,19 @@
 //!
 //! One SQLite file (WAL), one connection, one row per call. A call is `reserved`
 //! before anybody is asked, `executing` before anything is touched, `settled` before anything is
-//! said; each step is one statement that only goes forward, and on the disk when it returns ([`flush`]). A row is also the outbox: it is
+//! said; each step is one statement that only goes forward, and on the disk when it returns ([`commit`]). A row is also the outbox: it is
 //! `pending` until the server has acknowledged it. When a statement fails, the journal is poisoned
 //! and refuses everything until the program is started again: after a failed flush nobody knows
 //! what the disk holds.
 //!
-//! A statement about one call takes some ten microseconds, because it does not wait for the disk: it is run where it is
-//! needed, since to hand it to another thread takes longer. What does wait for the disk, or looks at many rows, has a
-//! thread that may block.
+//! What is only looked up, and notes that may be lost, take some ten microseconds and do not wait for the disk: they are
+//! run where they are needed, since to hand them to another thread would take longer. Everything else has a thread that
+//! may block.
 //!
 //! What a call's steps mean is left to `call`, when to send to `connection`.
 
 mod ballast;
-mod flush;
+mod commit;
 mod heads;
 pub mod history;
 mod open;
@@ -30,13 +30,14 @@ use crate::clock;
 use crate::state_dir::StateDir;
 use crate::text::whole_characters;
 use ballast::Ballast;
+use commit::{Commits, Step, Undone, statement};
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::limits::{MAX_UNACKED_RESULTS, OUTPUT_QUOTA_BYTES};
 use devmind_domain::protocol::CallRequest;
 use devmind_domain::tool_call::{Disposition, Phase};
 use devmind_domain::{ErrorCode, Timestamp};
-use flush::Flush;
-use rusqlite::{Connection, ErrorCode as SqliteCode, OptionalExtension as _, ToSql, params};
+use rusqlite::types::Value;
+use rusqlite::{Connection, ErrorCode as SqliteCode, OptionalExtension as _, params, params_from_iter};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -53,7 +54,7 @@ const PREPARED: usize = 32;
 #[derive(Debug)]
 pub struct Journal {
     connection: Arc<Mutex<Connection>>,
-    flush: Flush,
+    commits: Commits,
     /// The newest settlement that is on the disk, and with it all before it: no later one may be told.
     told_up_to: AtomicI64,
     poisoned: AtomicBool,
@@ -151,8 +152,7 @@ impl Journal {
     /// # Errors
     /// `Full` (nothing was written), `Failed`.
     pub async fn reserve(&self, request: &CallRequest, owner: &Owner) -> Result<(), JournalError> {
-        self.enter(request, owner, Phase::Reserved)?;
-        self.make_durable().await
+        self.make(self.entering(request, owner, Phase::Reserved)).await.map(drop)
     }
 
     /// Reserves and begins in one durable step, where nobody is asked in between: from here on a crash means that
@@ -161,8 +161,7 @@ impl Journal {
     /// # Errors
     /// `Full` (nothing was written), `Failed`.
     pub async fn begin_at_once(&self, request: &CallRequest, owner: &Owner) -> Result<(), JournalError> {
-        self.enter(request, owner, Phase::Executing)?;
-        self.make_durable().await
+        self.make(self.entering(request, owner, Phase::Executing)).await.map(drop)
     }
 
     /// Reserves and settles in one durable step: a verdict before the reservation.
@@ -175,15 +174,10 @@ impl Journal {
         owner: &Owner,
         settlement: &Settlement,
     ) -> Result<(), JournalError> {
-        let record = |connection: &mut Connection| {
-            let transaction = connection.transaction()?;
-            self.insert(&transaction, request, owner, Phase::Reserved)?;
-            let settled = settle(&transaction, &request.tool_call_id, settlement)?;
-            transaction.commit().map(|()| settled)
-        };
-        let settled = record(&mut *self.usable()?).map_err(|error| self.full_or_poison(&error))?;
-        self.make_durable().await?;
-        self.may_be_told(settled);
+        let entering = self.entering(request, owner, Phase::Reserved);
+        let settling = settling(&request.tool_call_id, settlement);
+        let both: Step = Box::new(move |connection| entering(connection).and_then(|_| settling(connection)));
+        self.may_be_told(self.make(both).await?);
         Ok(())
     }
 
@@ -193,8 +187,7 @@ impl Journal {
     /// `Full` (nothing was written), `Failed`.
     pub async fn note_decision(&self, id: &ToolCallId, by: &str) -> Result<(), JournalError> {
         let update = "UPDATE calls SET decided_by = ? WHERE tool_call_id = ? AND phase = 'reserved'";
-        self.run(update, params![by, id.as_str()], Self::full_or_poison)?;
-        self.make_durable().await
+        self.make(statement(update, vec![by.to_owned().into(), id.0.clone().into()])).await.map(drop)
     }
 
     /// Check 9 begins: from here on a crash means that nobody knows. `false` when the call is not
@@ -205,10 +198,9 @@ impl Journal {
     pub async fn begin(&self, id: &ToolCallId) -> Result<bool, JournalError> {
         let update =
             "UPDATE calls SET phase = 'executing', started_at = ? WHERE tool_call_id = ? AND phase = 'reserved'";
-        let now = clock::now().as_micros();
-        let done = self.run(update, params![now, id.as_str()], Self::failed)?;
-        self.make_durable().await?;
-        Ok(done == 1)
+        let begin = statement(update, vec![clock::now().as_micros().into(), id.0.clone().into()]);
+        let changed = self.commits.make(begin).await.map_err(|error| self.failed(error))?;
+        Ok(changed == 1)
     }
 
     /// Ends a call. The first settlement stays: `false` when there was one. When the disk is full, the
@@ -217,29 +209,24 @@ impl Journal {
     /// # Errors
     /// `Failed`.
     pub async fn settle(&self, id: &ToolCallId, settlement: &Settlement) -> Result<bool, JournalError> {
-        let settled = self.settle_somehow(id, settlement)?;
-        self.make_durable().await?;
-        self.may_be_told(settled);
-        Ok(settled.is_some())
-    }
-
-    fn settle_somehow(&self, id: &ToolCallId, settlement: &Settlement) -> Result<Option<i64>, JournalError> {
-        let connection = self.usable()?;
-        let mut settled = settle(&connection, id, settlement);
+        let settle = async |settlement: &Settlement| self.commits.make(settling(id, settlement)).await;
+        let mut settled = settle(settlement).await;
         if is_out_of_room(&settled) && self.ballast.give_half() {
-            settled = settle(&connection, id, settlement);
+            settled = settle(settlement).await;
         }
         if is_out_of_room(&settled) && settlement.output.is_some() {
             tracing::error!(tool_call.id = %id, "the disk is full: the call's output is lost");
             let without = settlement.without_output();
-            settled = settle(&connection, id, &without);
+            settled = settle(&without).await;
             if is_out_of_room(&settled) && self.ballast.give_rest() {
-                settled = settle(&connection, id, &without);
+                settled = settle(&without).await;
             }
         } else if is_out_of_room(&settled) && self.ballast.give_rest() {
-            settled = settle(&connection, id, settlement);
+            settled = settle(settlement).await;
         }
-        settled.map_err(|error| self.poison(&error))
+        let settled = settled.map_err(|error| self.failed(error))?;
+        self.may_be_told(settled);
+        Ok(settled > 0)
     }
 
     /// Settled calls of this owner that the server has not acknowledged, in the order of settling,
@@ -290,10 +277,10 @@ impl Journal {
 
     /// Writes what is left to the main file and closes it.
     pub async fn close(self) {
-        let Self { connection, flush, .. } = self;
+        let Self { connection, commits, .. } = self;
         let closed = tokio::task::spawn_blocking(move || {
-            drop(flush);
-            // Nobody has it but who closes: cleaning has ended before.
+            drop(commits);
+            // Nobody has it but who closes: whoever wrote has been answered.
             let connection = Arc::into_inner(connection).and_then(|connection| connection.into_inner().ok());
             connection.map_or(Ok(()), |connection| connection.close().map_err(|(_, error)| error))
         });
@@ -304,64 +291,49 @@ impl Journal {
 
     fn deliver(&self, id: &ToolCallId, delivery: &str, note: &str) -> Result<(), JournalError> {
         let update = "UPDATE calls SET delivery = ?, delivery_note = ? WHERE tool_call_id = ? AND delivery IN ('pending', 'parked')";
-        self.run(update, params![delivery, note, id.as_str()], Self::failed).map(drop)
-    }
-
-    fn enter(&self, request: &CallRequest, owner: &Owner, phase: Phase) -> Result<(), JournalError> {
         let connection = self.usable()?;
-        self.insert(&connection, request, owner, phase).map_err(|error| self.full_or_poison(&error))
+        let done =
+            connection.prepare_cached(update).and_then(|mut update| update.execute([delivery, note, id.as_str()]));
+        done.map(drop).map_err(|error| self.poison(&error))
     }
 
-    fn insert(
-        &self,
-        connection: &Connection,
-        request: &CallRequest,
-        owner: &Owner,
-        phase: Phase,
-    ) -> Result<(), rusqlite::Error> {
+    fn entering(&self, request: &CallRequest, owner: &Owner, phase: Phase) -> Step {
         let insert = "INSERT INTO calls (tool_call_id, call_hash, tool, phase, instance_id, executed_attempt_no,
                                          server_id, user_hash, call_created_at, reserved_at, started_at, arguments,
                                          conversation_title)
                       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
         let now = clock::now().as_micros();
-        let values = params![
-            request.tool_call_id.as_str(),
-            request.call_hash,
-            request.tool_name,
-            phase.as_str(),
-            self.instance_id,
-            request.attempt_no,
-            owner.server_id,
-            owner.user_hash,
-            request.call_created_at.as_micros(),
-            now,
-            (phase == Phase::Executing).then_some(now),
-            whole_characters(&request.arguments_json, MAX_KEPT_ARGUMENT_BYTES),
-            whole_characters(&request.conversation_title, MAX_KEPT_TITLE_BYTES),
+        let text = |text: &str| Value::from(text.to_owned());
+        let values = vec![
+            text(request.tool_call_id.as_str()),
+            text(&request.call_hash),
+            text(&request.tool_name),
+            text(phase.as_str()),
+            text(&self.instance_id),
+            request.attempt_no.into(),
+            text(&owner.server_id),
+            text(&owner.user_hash),
+            request.call_created_at.as_micros().into(),
+            now.into(),
+            (phase == Phase::Executing).then_some(now).into(),
+            text(whole_characters(&request.arguments_json, MAX_KEPT_ARGUMENT_BYTES)),
+            text(whole_characters(&request.conversation_title, MAX_KEPT_TITLE_BYTES)),
         ];
-        connection.prepare_cached(insert)?.execute(values).map(drop)
+        statement(insert, values)
     }
 
-    /// Waits until what was committed is on the disk; others use the connection meanwhile.
-    async fn make_durable(&self) -> Result<(), JournalError> {
-        self.flush.flush().await.map_err(|error| self.poison(&error))
+    /// Makes a durable step that a full disk refuses cleanly.
+    async fn make(&self, step: Step) -> Result<i64, JournalError> {
+        drop(self.usable()?);
+        self.commits.make(step).await.map_err(|error| match error {
+            Undone::Refused(error) if is_full(&error) => JournalError::Full,
+            error => self.failed(error),
+        })
     }
 
-    /// A settlement is on the disk. Those before it were committed before it, so its flush served them, too.
-    fn may_be_told(&self, settled_no: Option<i64>) {
-        self.told_up_to.fetch_max(settled_no.unwrap_or(0), Ordering::AcqRel);
-    }
-
-    /// Runs a statement; how many rows it changed, or what its failure means.
-    fn run(
-        &self,
-        sql: &str,
-        values: &[&dyn ToSql],
-        means: fn(&Self, &rusqlite::Error) -> JournalError,
-    ) -> Result<usize, JournalError> {
-        let connection = self.usable()?;
-        let done = connection.prepare_cached(sql).and_then(|mut statement| statement.execute(values));
-        done.map_err(|error| means(self, &error))
+    /// A settlement is on the disk. Those before it were committed before it or with it, so its flush served them, too.
+    fn may_be_told(&self, settled_no: i64) {
+        self.told_up_to.fetch_max(settled_no, Ordering::AcqRel);
     }
 
     /// The connection, unless the journal is poisoned.
@@ -378,43 +350,42 @@ impl Journal {
         JournalError::Failed(error.to_string())
     }
 
-    fn failed(&self, error: &rusqlite::Error) -> JournalError {
-        self.poison(error)
-    }
-
-    /// A full disk refuses cleanly; anything else leaves the file in doubt.
-    fn full_or_poison(&self, error: &rusqlite::Error) -> JournalError {
-        if is_full(error) { JournalError::Full } else { self.poison(error) }
+    /// What is in doubt, or refused for another reason than a full disk, leaves the file in doubt.
+    fn failed(&self, error: Undone) -> JournalError {
+        match error {
+            Undone::Refused(error) => self.poison(&error),
+            Undone::InDoubt(reason) => self.poison(&reason),
+        }
     }
 }
 
-fn is_out_of_room<T>(done: &Result<T, rusqlite::Error>) -> bool {
-    done.as_ref().is_err_and(is_full)
+fn is_out_of_room<T>(done: &Result<T, Undone>) -> bool {
+    matches!(done, Err(Undone::Refused(error)) if is_full(error))
 }
 
 fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(SqliteCode::DiskFull)
 }
 
-/// Ends a call that has not ended, and says as the how-manieth; `None` when it has.
-fn settle(connection: &Connection, id: &ToolCallId, settlement: &Settlement) -> Result<Option<i64>, rusqlite::Error> {
+/// Ends a call that has not ended, and says as the how-manieth; 0 when it has.
+fn settling(id: &ToolCallId, settlement: &Settlement) -> Step {
     let update = "UPDATE calls SET phase = 'settled', delivery = 'pending', status = ?, output = ?, output_bytes = ?,
                          output_sha256 = ?, error_code = ?, error_message = ?, finished_at = ?,
                          settled_no = (SELECT coalesce(max(settled_no), 0) + 1 FROM calls)
                   WHERE tool_call_id = ? AND phase <> 'settled' RETURNING settled_no";
     let bytes = settlement.output.as_ref().map_or(0, String::len);
-    let values = params![
-        settlement.status.as_str(),
-        settlement.output.as_deref(),
-        i64::try_from(bytes).unwrap_or(i64::MAX),
-        settlement.output_sha256.as_deref(),
-        settlement.error.as_ref().map(|error| error.code.as_str()),
-        settlement.error.as_ref().map(|error| error.message.as_str()),
-        clock::now().as_micros(),
-        id.as_str(),
+    let values: Vec<Value> = vec![
+        settlement.status.as_str().to_owned().into(),
+        settlement.output.clone().into(),
+        i64::try_from(bytes).unwrap_or(i64::MAX).into(),
+        settlement.output_sha256.clone().into(),
+        settlement.error.as_ref().map(|error| error.code.clone()).into(),
+        settlement.error.as_ref().map(|error| error.message.clone()).into(),
+        clock::now().as_micros().into(),
+        id.0.clone().into(),
     ];
-    let mut update = connection.prepare_cached(update)?;
-    // All rows, which is one or none: the statement commits when it has been read to its end.
-    let rows = update.query_map(values, |row| row.get(0))?.collect::<Result<Vec<i64>, _>>()?;
-    Ok(rows.first().copied())
+    Box::new(move |connection| {
+        let settled = connection.prepare_cached(update)?.query_row(params_from_iter(&values), |row| row.get(0));
+        settled.optional().map(Option::unwrap_or_default)
+    })
 }

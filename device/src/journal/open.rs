@@ -1,8 +1,8 @@
 //! Opening the journal: migrate, check, count the opening, and settle what the last start left.
 
 use super::ballast::Ballast;
-use super::flush::Flush;
-use super::{Journal, PREPARED, Settlement, settle};
+use super::commit::Commits;
+use super::{Journal, PREPARED, Settlement, settling};
 use crate::error::DeviceError;
 use crate::state_dir::{JOURNAL_FILE, StateDir};
 use devmind_domain::ErrorCode;
@@ -23,7 +23,7 @@ use std::time::Duration;
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
 /// So long a statement waits for another program that has the file.
 const BUSY_WITHIN: Duration = Duration::from_secs(5);
-/// After so many commits the write-ahead log, by then a few megabytes, is folded into the file.
+/// After so many steps the write-ahead log, by then a few megabytes, is folded into the file.
 const FOLD_EVERY: u64 = 500;
 
 impl Journal {
@@ -40,7 +40,7 @@ impl Journal {
         Self::open_with(state, instance_id, FOLD_EVERY).await
     }
 
-    /// The same with another number of commits between two folds.
+    /// The same with another number of steps between two folds.
     pub(super) async fn open_with(state: StateDir, instance_id: &str, fold_every: u64) -> Result<Self, DeviceError> {
         let file = state.journal_file();
         let shown = file.display().to_string();
@@ -53,14 +53,15 @@ impl Journal {
         let (journal_id, epoch) = start(&mut connection).map_err(|error| unusable(&shown, &error))?;
         let select = "SELECT coalesce(max(settled_no), 0) FROM calls";
         let settled = connection.query_row(select, [], |row| row.get(0)).map_err(|error| unusable(&shown, &error))?;
-        // From here on commits are flushed, and the log is folded into the file, by `flush`; so far by SQLite.
+        // From here on commits are flushed, and the log is folded into the file, by `commit`; so far by SQLite.
         let wal = File::open(state.path().join(format!("{JOURNAL_FILE}-wal")));
         let wal = wal.map_err(|error| unusable(&shown, &error))?;
         let unhurried = connection.execute_batch("PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0");
         unhurried.map_err(|error| unusable(&shown, &error))?;
+        let connection = Arc::new(Mutex::new(connection));
         let journal = Self {
-            connection: Arc::new(Mutex::new(connection)),
-            flush: Flush::of(wal, folding, fold_every),
+            commits: Commits::new(connection.clone(), wal, folding, fold_every),
+            connection,
             told_up_to: AtomicI64::new(settled),
             poisoned: AtomicBool::new(false),
             ballast: Ballast::of(state.path()),
@@ -139,7 +140,7 @@ fn start(connection: &mut Connection) -> Result<(String, u64), rusqlite::Error> 
     for (id, phase) in left {
         let left_at = if phase == "reserved" { Phase::Reserved } else { Phase::Executing };
         tracing::warn!(tool_call.id = %id, phase, "a call was left open by the last start; it is settled and not executed");
-        settle(&transaction, &ToolCallId(id), &Settlement::after_restart(left_at))?;
+        settling(&ToolCallId(id), &Settlement::after_restart(left_at))(&transaction)?;
     }
     transaction.commit()?;
     Ok((journal_id, epoch.cast_unsigned()))

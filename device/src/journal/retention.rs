@@ -1,11 +1,11 @@
 //! What the journal forgets: outputs after 7 days (or earlier when they fill the quota), calls after
 //! 400 days. What the server has not acknowledged is not forgotten.
 
+use super::commit::Step;
 use super::{Journal, JournalError};
 use devmind_domain::Timestamp;
 use devmind_domain::limits::{OUTPUT_DAYS, OUTPUT_QUOTA_BYTES, TOMBSTONE_DAYS};
 use rusqlite::Connection;
-use std::sync::{Arc, PoisonError};
 
 const DAY_MS: i64 = 24 * 3_600 * 1_000;
 
@@ -18,31 +18,21 @@ impl Journal {
     pub async fn clean(&self, now: Timestamp) -> Result<(), JournalError> {
         drop(self.usable()?);
         self.ballast.fill(self.state.free_bytes().unwrap_or(0));
-        let connection = Arc::clone(&self.connection);
-        let cleaned = tokio::task::spawn_blocking(move || {
-            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            forget(&mut connection, now)
-        });
-        match cleaned.await {
-            Ok(Ok(())) => self.make_durable().await,
-            Ok(Err(error)) => Err(self.poison(&error)),
-            Err(error) => Err(self.poison(&error)),
-        }
+        let forget: Step = Box::new(move |connection| forget(connection, now).map(|()| 0));
+        self.commits.make(forget).await.map(drop).map_err(|error| self.failed(error))
     }
 }
 
-/// Many rows may be looked at.
-fn forget(connection: &mut Connection, now: Timestamp) -> Result<(), rusqlite::Error> {
+fn forget(connection: &Connection, now: Timestamp) -> Result<(), rusqlite::Error> {
     let outputs_until = now.plus_millis(-OUTPUT_DAYS * DAY_MS).as_micros();
     let calls_until = now.plus_millis(-TOMBSTONE_DAYS * DAY_MS).as_micros();
-    let transaction = connection.transaction()?;
-    transaction.execute(
+    connection.execute(
         "UPDATE calls SET output = NULL, output_bytes = 0
          WHERE output IS NOT NULL AND delivery <> 'pending' AND finished_at < ?",
         [outputs_until],
     )?;
     // The newest outputs within the quota stay.
-    transaction.execute(
+    connection.execute(
         "UPDATE calls SET output = NULL, output_bytes = 0
          WHERE output IS NOT NULL AND delivery <> 'pending' AND settled_no IN (
              SELECT settled_no FROM (
@@ -51,16 +41,16 @@ fn forget(connection: &mut Connection, now: Timestamp) -> Result<(), rusqlite::E
              WHERE so_far > ?)",
         [OUTPUT_QUOTA_BYTES.cast_signed()],
     )?;
-    transaction.execute(
+    connection.execute(
         "UPDATE journal SET purged_through = max(purged_through, coalesce(
              (SELECT max(call_created_at) FROM calls
               WHERE phase = 'settled' AND delivery <> 'pending' AND call_created_at < ?1 AND finished_at < ?1), -1))",
         [calls_until],
     )?;
-    transaction.execute(
+    connection.execute(
         "DELETE FROM calls
          WHERE phase = 'settled' AND delivery <> 'pending' AND call_created_at < ?1 AND finished_at < ?1",
         [calls_until],
     )?;
-    transaction.commit()
+    Ok(())
 }

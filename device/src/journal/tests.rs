@@ -84,7 +84,7 @@ async fn a_restart_settles_what_was_left_and_never_lets_it_run() {
     }
     assert!(journal.begin(&"executing".into()).await.expect("begun"));
     journal.settle(&"done".into(), &success()).await.expect("settled");
-    let flushes = || journal.flush.flushes.load(Ordering::Relaxed);
+    let flushes = || journal.commits.watch().flushes.load(Ordering::Relaxed);
     let before = flushes();
     journal.begin_at_once(&request("at once"), &owner("s")).await.expect("begun");
     assert_eq!(flushes(), before + 1, "known and begun in one durable step");
@@ -253,51 +253,69 @@ async fn a_damaged_or_newer_journal_is_refused_by_name_and_left_as_it_was() {
     assert_eq!(std::fs::read(&file).expect("still there"), garbage);
 }
 
-#[tokio::test]
-async fn calls_that_wait_for_the_disk_share_a_flush_and_none_returns_before_it() {
-    const CALLS: u64 = 8;
-    let folder = tempfile::tempdir().expect("folder");
-    let journal = std::sync::Arc::new(open(folder.path()).await);
-    let (written, flushes) = (journal.flush.written(), journal.flush.flushes.load(Ordering::Relaxed));
-    let held = journal.flush.hold().await;
-    let reserving: Vec<_> = (0..CALLS)
-        .map(|n| {
-            let journal = journal.clone();
-            tokio::spawn(async move { journal.reserve(&request(&format!("call {n}")), &owner("s")).await })
-        })
-        .collect();
-    while journal.flush.written() < written + CALLS {
+/// Waits until so many steps were committed since the start.
+async fn until_committed(journal: &Journal, steps: u64) {
+    while journal.commits.watch().committed.load(Ordering::Acquire) < steps {
         tokio::task::yield_now().await;
     }
-    assert!(reserving.iter().all(|call| !call.is_finished()), "nothing is on the disk yet");
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_the_disk_share_a_transaction_and_none_returns_before_it_is_flushed() {
+    const CALLS: u64 = 8;
+    let folder = tempfile::tempdir().expect("folder");
+    let journal = Arc::new(open(folder.path()).await);
+    let watch = || journal.commits.watch();
+    let (committed, flushes) = (watch().committed.load(Ordering::Acquire), watch().flushes.load(Ordering::Acquire));
+    let reserving = |n: u64| {
+        let journal = journal.clone();
+        tokio::spawn(async move { journal.reserve(&request(&format!("call {n}")), &owner("s")).await })
+    };
+    let held = watch().disk.lock().expect("whole");
+    let mut calls = vec![reserving(0)];
+    until_committed(&journal, committed + 1).await;
+    calls.extend((1..CALLS).map(reserving));
+    while journal.commits.waiting() < CALLS as usize - 1 {
+        tokio::task::yield_now().await;
+    }
+    // One that is refused takes none of the others along.
+    let refused = tokio::spawn({
+        let journal = journal.clone();
+        async move { journal.commits.make(statement("INSERT INTO calls (tool_call_id) VALUES (NULL)", vec![])).await }
+    });
+    while journal.commits.waiting() < CALLS as usize {
+        tokio::task::yield_now().await;
+    }
+    assert!(calls.iter().all(|call| !call.is_finished()), "nothing is on the disk yet");
     drop(held);
-    for call in reserving {
+    for call in calls {
         call.await.expect("no panic").expect("reserved");
     }
-    assert_eq!(journal.flush.flushes.load(Ordering::Relaxed), flushes + 1);
+    assert!(matches!(refused.await.expect("no panic"), Err(Undone::Refused(_))));
+    assert_eq!(watch().flushes.load(Ordering::Acquire), flushes + 2);
+    assert!((0..CALLS).all(|n| journal.find(&format!("call {n}").as_str().into()).expect("read").is_some()));
 }
 
 #[tokio::test]
 async fn a_result_is_not_given_to_be_sent_before_it_is_on_the_disk() {
     let folder = tempfile::tempdir().expect("folder");
-    let journal = std::sync::Arc::new(open(folder.path()).await);
+    let journal = Arc::new(open(folder.path()).await);
     for id in ["early", "late"] {
         journal.reserve(&request(id), &owner("s")).await.expect("reserved");
     }
     journal.settle(&"early".into(), &success()).await.expect("settled");
-    let (held, written) = (journal.flush.hold().await, journal.flush.written());
+    let committed = journal.commits.watch().committed.load(Ordering::Acquire);
+    let held = journal.commits.watch().disk.lock().expect("whole");
     let settling = tokio::spawn({
         let journal = journal.clone();
         async move { journal.settle(&"late".into(), &success()).await }
     });
-    while journal.flush.written() == written {
-        tokio::task::yield_now().await;
-    }
-    let waiting = async || journal.pending(&owner("s"), 0, 10).expect("pending").len();
-    assert_eq!(waiting().await, 1, "the other one may yet be lost");
+    until_committed(&journal, committed + 1).await;
+    let waiting = || journal.pending(&owner("s"), 0, 10).expect("pending").len();
+    assert_eq!(waiting(), 1, "the other one may yet be lost");
     drop(held);
     assert!(settling.await.expect("no panic").expect("settled"));
-    assert_eq!(waiting().await, 2);
+    assert_eq!(waiting(), 2);
 }
 
 #[tokio::test]
@@ -305,7 +323,7 @@ async fn after_a_failed_flush_the_journal_refuses_everything() {
     let folder = tempfile::tempdir().expect("folder");
     let mut journal = open(folder.path()).await;
     // A device that cannot be flushed.
-    journal.flush.astray(std::fs::File::open("/dev/null").expect("a device"));
+    journal.commits.astray(std::fs::File::open("/dev/null").expect("a device"));
     assert!(matches!(journal.reserve(&request("a"), &owner("s")).await, Err(JournalError::Failed(_))));
     assert!(matches!(journal.find(&"a".into()), Err(JournalError::Failed(_))), "it is not trusted again");
 }

@@ -72,7 +72,7 @@ async fn take_calls(folder: &Path, mode: &str) {
     let fold_every = if mode == "full folded" { 2 } else { u64::MAX };
     let mut journal = Journal::open_with(state, "instance", fold_every).await.expect("journal opens");
     if mode == "normal" {
-        journal.flush.astray(std::fs::File::create(folder.join("elsewhere")).expect("a file"));
+        journal.commits.astray(std::fs::File::create(folder.join("elsewhere")).expect("a file"));
     }
     let mut marks = std::fs::File::create(folder.join("marks")).expect("marks");
     let mut confirm = |id: &str, rank: u8| marks.write_all(format!("{id} {rank}").as_bytes()).expect("mark");
