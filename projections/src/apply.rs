@@ -10,9 +10,10 @@ use crate::projection::Projection;
 use crate::row::Columns;
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::hash_json;
-use devmind_domain::event::{AggregateType, DecodeError, DomainEvent, RecordedEvent};
+use devmind_domain::event::{AggregateType, DecodeError, DomainEvent, Facts, RecordedEvent};
 use devmind_domain::upcast;
 use serde::Serialize;
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -64,11 +65,17 @@ pub(crate) enum Applied {
 }
 
 /// What one event means to a projection.
-enum Step {
+pub(crate) enum Step {
+    /// Nothing.
     Pass,
+    /// Nothing, as this program does not know its type.
     Unknown,
+    /// These changes.
     Write(Vec<Change>),
 }
+
+/// An event decoded when the first projection asks for it.
+pub(crate) type Decoded = OnceCell<Result<Facts, DecodeError>>;
 
 /// What is known before an attempt at the event after a position.
 #[derive(Debug, PartialEq, Eq)]
@@ -274,7 +281,7 @@ fn plan(
 ) -> (Vec<Step>, Option<(usize, String)>) {
     let mut steps = Vec::with_capacity(events.len());
     for (index, event) in events.iter().enumerate() {
-        match step(projection, skips, event) {
+        match step(projection, skips, event, &Decoded::new()) {
             Ok(step) => steps.push(step),
             Err(reason) => return (steps, Some((index, reason))),
         }
@@ -282,7 +289,13 @@ fn plan(
     (steps, None)
 }
 
-fn step(projection: &dyn Projection, skips: &BTreeSet<u64>, event: &RecordedEvent) -> Result<Step, String> {
+/// Runs the pure function over one event. The error is why it failed.
+pub(crate) fn step(
+    projection: &dyn Projection,
+    skips: &BTreeSet<u64>,
+    event: &RecordedEvent,
+    decoded: &Decoded,
+) -> Result<Step, String> {
     if skips.contains(&event.position) {
         return Ok(Step::Pass);
     }
@@ -290,7 +303,7 @@ fn step(projection: &dyn Projection, skips: &BTreeSet<u64>, event: &RecordedEven
     if kind.is_some_and(|kind| !projection.reads().contains(&kind)) {
         return Ok(Step::Pass);
     }
-    match event.decode() {
+    match decoded.get_or_init(|| event.decode()) {
         // The function has no state that a panic could leave half changed.
         Ok(decoded) => match catch_unwind(AssertUnwindSafe(|| {
             decoded.iter().flat_map(|fact| projection.changes(event, fact)).collect()

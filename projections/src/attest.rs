@@ -8,11 +8,12 @@
 
 use crate::apply::stored_in;
 use crate::beside::Beside;
+use crate::build::{Wanted, build};
 use crate::compare::columns;
 use crate::db::Work;
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::rebuild::{Counter, Unbuilt, fill, named};
+use crate::rebuild::{Counter, Unbuilt, named};
 use crate::registry::PROJECTIONS;
 use crate::row::Columns;
 use crate::store::Projections;
@@ -69,12 +70,12 @@ pub async fn attest_at(
     let beside = Beside::new(&views, &projections).await?;
     let mut counter = Counter::new(position * projections.len() as u64, progress);
     let (mut attested, mut failed) = (Vec::new(), Vec::new());
-    for projection in projections {
-        let filled = fill(&beside.store, projection, ledger, 0, position, &mut |events| counter.add(events)).await;
-        let built = match filled {
+    let wanted: Vec<_> = projections.into_iter().map(|projection| Wanted { projection, from: 0, to: position }).collect();
+    for (projection, built) in build(&beside, ledger, &wanted, &mut |events| counter.add(events)).await? {
+        let built = match built {
             Ok(built) => built,
-            Err(error) => {
-                failed.push(Unbuilt::of(error)?);
+            Err(unbuilt) => {
+                failed.push(unbuilt);
                 continue;
             }
         };

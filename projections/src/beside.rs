@@ -41,6 +41,14 @@ enum Kept {
     Schema(postgres::Schema),
 }
 
+/// Where the rows of a store beside the live one are.
+pub(crate) enum Room<'a> {
+    /// In a file, and what a connection that writes it is to be told first.
+    File(PathBuf, &'static str),
+    /// In a schema.
+    Schema(&'a str),
+}
+
 impl Kept {
     fn folder(&self) -> Option<&Path> {
         match self {
@@ -95,6 +103,20 @@ impl Beside {
                 Some((store, schema)) => Ok(Self { store, schemas: schemas(&schema), kept: Kept::Schema(schema) }),
                 None => Self::new(views, projections).await,
             },
+        }
+    }
+
+    /// Where its rows are.
+    pub fn room(&self) -> Room<'_> {
+        match &self.kept {
+            Kept::New(folder) => {
+                Room::File(folder.path().join(FILE), "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
+            }
+            // As written ahead: the end of the process leaves what was committed.
+            Kept::Folder(folder, _) => {
+                Room::File(folder.join(FILE), "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 10000")
+            }
+            Kept::Schema(schema) => Room::Schema(&schema.name),
         }
     }
 

@@ -4,6 +4,7 @@
 
 use crate::apply::{Progress, stored, stored_in};
 use crate::beside::Beside;
+use crate::build::{Wanted, build};
 use crate::compare::{TableCheck, compare};
 use crate::db::Pool;
 use crate::error::ViewError;
@@ -111,14 +112,24 @@ pub(crate) async fn check_these(
     let begun = Instant::now();
     let beside = Beside::new(&views, &projections).await?;
     let live = beside.live_for_reading(&views).await?;
-    let mut total = 0;
-    for projection in &projections {
-        total += live_position(stored(&live, projection.name()).await?, *projection)?;
+    let mut wanted = Vec::new();
+    for projection in projections {
+        let to = live_position(stored(&live, projection.name()).await?, projection)?;
+        wanted.push(Wanted { projection, from: 0, to });
     }
-    let mut counter = Counter::new(total, progress);
+    let mut counter = Counter::new(wanted.iter().map(|wanted| wanted.to).sum(), progress);
     let mut report = CheckReport { projections: Vec::new(), failed: Vec::new(), events: 0, elapsed_ms: 0 };
-    for projection in &projections {
-        match check_projection(&live, &beside, ledger, *projection, &mut counter).await {
+    // Most of the work first. Only then are the live rows held still: a long read transaction would
+    // keep the live file's write-ahead log growing.
+    for (projection, built) in build(&beside, ledger, &wanted, &mut |events| counter.add(events)).await? {
+        let found = match built {
+            Ok(built) => check_projection(&live, &beside, ledger, projection, built, &mut counter).await,
+            Err(unbuilt) => {
+                report.failed.push(unbuilt);
+                continue;
+            }
+        };
+        match found {
             Ok(found) => report.projections.push(found),
             Err(error) => report.failed.push(Unbuilt::of(error)?),
         }
@@ -135,12 +146,9 @@ async fn check_projection<F: FnMut(u64, u64) + Send>(
     beside: &Beside,
     ledger: &LedgerReader,
     projection: &dyn Projection,
+    built: u64,
     counter: &mut Counter<F>,
 ) -> Result<ProjectionCheck, ViewError> {
-    // Most of the work first. Only then are the live rows held still: a long read transaction would
-    // keep the live file's write-ahead log growing.
-    let target = live_position(stored(live, projection.name()).await?, projection)?;
-    let built = fill(&beside.store, projection, ledger, 0, target, &mut |events| counter.add(events)).await?;
     let mut position = live_position(stored(live, projection.name()).await?, projection)?;
     let mut built = fill(&beside.store, projection, ledger, built, position, &mut |events| counter.add(events)).await?;
     // What is built later than a moment cannot be seen in it, so the moment comes last.

@@ -8,6 +8,7 @@ use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{Executor, Postgres, Sqlite, SqlitePool, Transaction};
+use tokio::sync::mpsc;
 
 /// Connections to one database; clones share them.
 #[derive(Clone, Debug)]
@@ -154,6 +155,18 @@ impl Work {
         Ok(self.rows(sql, values).await?.into_iter().next())
     }
 
+    /// Copies rows into a table of PostgreSQL, in the text format of its COPY, as they arrive.
+    pub async fn copy_in(&mut self, copy: &str, rows: &mut mpsc::Receiver<Vec<u8>>) -> Result<(), sqlx::Error> {
+        let Self::Postgres(work) = self else {
+            return Err(sqlx::Error::Configuration("SQLite has no COPY".into()));
+        };
+        let mut copy = work.connection()?.copy_in_raw(copy).await?;
+        while let Some(piece) = rows.recv().await {
+            copy.send(piece).await?;
+        }
+        copy.finish().await.map(drop)
+    }
+
     pub fn is_postgres(&self) -> bool {
         matches!(self, Self::Postgres(_))
     }
@@ -195,14 +208,9 @@ fn postgres<'q>(sql: &'q str, values: &'q [Value]) -> Query<'q, Postgres, PgArgu
 
 /// What an error says about the statement: can it ever succeed, or is it the database's state?
 pub(crate) fn is_the_statements_fault(error: &sqlx::Error) -> bool {
-    const ERROR: u32 = 1;
-    const TOOBIG: u32 = 18;
-    const CONSTRAINT: u32 = 19;
-    const MISMATCH: u32 = 20;
-    const RANGE: u32 = 25;
     match error {
         sqlx::Error::Database(_) => match (sqlite_code(error), sqlstate(error)) {
-            (Some(code), _) => [ERROR, TOOBIG, CONSTRAINT, MISMATCH, RANGE].contains(&code),
+            (Some(code), _) => is_the_statements_code(code),
             // Cardinality, data, integrity, syntax and names, limits.
             (None, Some(state)) => ["21", "22", "23", "42", "54"].iter().any(|class| state.starts_with(class)),
             (None, None) => false,
@@ -210,6 +218,16 @@ pub(crate) fn is_the_statements_fault(error: &sqlx::Error) -> bool {
         sqlx::Error::Encode(_) => true,
         _ => false,
     }
+}
+
+/// The same of SQLite's primary result code.
+pub(crate) fn is_the_statements_code(code: u32) -> bool {
+    const ERROR: u32 = 1;
+    const TOOBIG: u32 = 18;
+    const CONSTRAINT: u32 = 19;
+    const MISMATCH: u32 = 20;
+    const RANGE: u32 = 25;
+    [ERROR, TOOBIG, CONSTRAINT, MISMATCH, RANGE].contains(&code)
 }
 
 /// SQLite's primary result code.

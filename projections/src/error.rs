@@ -18,6 +18,9 @@ pub enum ViewError {
     /// The views' file could not be used.
     #[error("the views' file cannot be used: {0}")]
     Storage(#[from] sqlx::Error),
+    /// Rows under way could not be written.
+    #[error("the rows cannot be built: {0}")]
+    Draft(#[from] rusqlite::Error),
     /// The views' file is not what was written.
     #[error("the views' file is damaged: {finding}")]
     Damaged {
@@ -71,7 +74,7 @@ impl ViewError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::NotReady { .. } | Self::Contended { .. } => ErrorCode::NotReady,
-            Self::Storage(_) | Self::Io(_) => ErrorCode::LedgerUnavailable,
+            Self::Storage(_) | Self::Draft(_) | Self::Io(_) => ErrorCode::LedgerUnavailable,
             Self::Migrate(_) | Self::Damaged { .. } | Self::Failed { .. } => ErrorCode::Internal,
             Self::Ledger(error) => error.code(),
             Self::UnknownProjection { .. } => ErrorCode::NotFound,

@@ -10,6 +10,7 @@
 mod apply;
 mod attest;
 mod beside;
+mod build;
 mod change;
 mod check;
 mod compare;
@@ -17,6 +18,7 @@ mod conversation;
 mod db;
 mod device;
 mod difference;
+mod draft;
 mod error;
 mod operate;
 mod past;

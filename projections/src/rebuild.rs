@@ -6,6 +6,7 @@
 
 use crate::apply::{Applied, apply, locked, reset, stored};
 use crate::beside::Beside;
+use crate::build::{Wanted, build, told};
 use crate::compare::Schemas;
 use crate::db::{Pool, values};
 use crate::error::ViewError;
@@ -116,22 +117,24 @@ pub(crate) async fn rebuild_these(
     let beside = Beside::kept(&views, ledger, &projections).await?;
     let head = ledger.head().await?.position;
     let mut counter = Counter::new(head * projections.len() as u64, progress);
-    let (mut resumed, mut built, mut failed) = (0, Vec::new(), Vec::new());
+    let mut wanted = Vec::new();
     for projection in projections {
         let (_, begun) = stored(&beside.store.write, projection.name()).await?;
-        resumed += begun.position;
-        counter.add(begun.position);
-        match fill(&beside.store, projection, ledger, begun.position, head, &mut |events| counter.add(events)).await {
-            Ok(_) => built.push(projection),
-            Err(error) => failed.push(Unbuilt::of(error)?),
-        }
+        wanted.push(Wanted { projection, from: begun.position, to: head });
     }
+    let resumed = wanted.iter().map(|wanted| wanted.from).sum();
+    counter.add(resumed);
+    let built = build(&beside, ledger, &wanted, &mut |events| counter.add(events)).await?;
     beside.attach(&live.write).await?;
-    let mut done = Vec::new();
-    for projection in built {
-        match swap(&live.write, &beside, ledger, projection).await {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for (projection, built) in built {
+        let swapped = match built {
+            Ok(_) => told(swap(&live.write, &beside, ledger, projection).await)?,
+            Err(unbuilt) => Err(unbuilt),
+        };
+        match swapped {
             Ok(position) => done.push((projection.name().to_owned(), position)),
-            Err(error) => failed.push(Unbuilt::of(error)?),
+            Err(unbuilt) => failed.push(unbuilt),
         }
     }
     live.close().await;

@@ -6,7 +6,7 @@
 pub(crate) mod postgres;
 mod sqlite;
 
-pub(crate) use sqlite::existing;
+pub(crate) use sqlite::{draft_schema, existing};
 
 use crate::apply::{known_types, reset};
 use crate::db::{Pool, Work, values};

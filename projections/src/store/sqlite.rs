@@ -16,6 +16,9 @@ use std::time::Duration;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite/views");
 
+/// Rows that nobody searches are not indexed for it: the index follows those that are swapped in.
+const WITHOUT_SEARCH: &str =
+    "DROP TRIGGER IF EXISTS search_texts_added; DROP TRIGGER IF EXISTS search_texts_removed; DROP TABLE IF EXISTS search_index";
 /// Connections that read at once, at most.
 const READERS: u32 = 4;
 /// A statement waits this long for another process's transaction (milliseconds).
@@ -72,7 +75,9 @@ impl Store {
             .synchronous(SqliteSynchronous::Off)
             .busy_timeout(Duration::from_millis(BUSY_MS));
         let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await?;
-        Self::scratch(pool, projections).await
+        let store = Self::scratch(pool, projections).await?;
+        store.write.script(WITHOUT_SEARCH).await?;
+        Ok(store)
     }
 
     /// A store that an earlier process may have begun for the same, and that survives the end of this one.
@@ -102,6 +107,7 @@ impl Store {
         let pool = one_connection(file).await?;
         MIGRATIONS.run(&pool).await?;
         let pool = Pool::Sqlite(pool);
+        pool.script(WITHOUT_SEARCH).await?;
         begin_kept(&pool, projections, identity).await?;
         Ok(Self { write: pool.clone(), read: pool })
     }
@@ -112,6 +118,11 @@ impl Store {
         begin_all(&pool, projections).await?;
         Ok(Self { write: pool.clone(), read: pool })
     }
+}
+
+/// What makes the tables of a draft.
+pub(crate) fn draft_schema() -> String {
+    MIGRATIONS.iter().map(|migration| &*migration.sql).chain([WITHOUT_SEARCH]).collect::<Vec<_>>().join(";\n")
 }
 
 /// One connection that is never replaced: another one would be another, empty database.
