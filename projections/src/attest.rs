@@ -70,7 +70,8 @@ pub async fn attest_at(
     let beside = Beside::new(&views, &projections).await?;
     let mut counter = Counter::new(position * projections.len() as u64, progress);
     let (mut attested, mut failed) = (Vec::new(), Vec::new());
-    let wanted: Vec<_> = projections.into_iter().map(|projection| Wanted { projection, from: 0, to: position }).collect();
+    let wanted: Vec<_> =
+        projections.into_iter().map(|projection| Wanted { projection, from: 0, to: position }).collect();
     for (projection, built) in build(&beside, ledger, &wanted, &mut |events| counter.add(events)).await? {
         let built = match built {
             Ok(built) => built,

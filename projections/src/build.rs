@@ -92,7 +92,10 @@ async fn build_in_schema(
             }
             let to = anew.iter().find(|wanted| wanted.projection.name() == projection.name()).map_or(0, |w| w.to);
             let (_, stands) = stored(&beside.store.write, projection.name()).await?;
-            built.push((projection, told(fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await)?));
+            built.push((
+                projection,
+                told(fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await)?,
+            ));
         }
     }
     for Wanted { projection, from, to } in going_on {

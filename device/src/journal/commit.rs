@@ -115,6 +115,12 @@ impl Commits {
         lock(&self.waiting).len()
     }
 
+    /// Waits for a fold that is under way.
+    #[cfg(test)]
+    pub(super) fn until_folded(&self) {
+        drop(lock(&self.on.folding));
+    }
+
     #[cfg(test)]
     pub(super) fn watch(&self) -> &Watch {
         &self.on.watch
@@ -183,11 +189,17 @@ impl On {
         })
     }
 
-    /// That this fails, as on a full disk, harms nothing: the log stays, and grows.
+    /// Folds what there is, beside the calls; then, while nobody writes, the little that came meanwhile: only a log that
+    /// was folded to its end begins anew. That this fails, as on a full disk, harms nothing: the log stays, and grows.
     fn fold(&self) {
         // The one before may be under way yet.
-        let Ok(connection) = self.folding.try_lock() else { return };
-        if let Err(error) = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+        let Ok(folding) = self.folding.try_lock() else { return };
+        let fold = || folding.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        let folded = fold().and_then(|()| {
+            let _nobody_writes = lock(&self.connection);
+            fold()
+        });
+        if let Err(error) = folded {
             tracing::warn!(%error, "the journal's write-ahead log could not be folded into its file");
         }
     }

@@ -47,6 +47,8 @@ const FREE_SPACE_FLOOR_BYTES: u64 = 32 << 20;
 /// Bytes of a call's arguments and of its conversation's title that are kept for people, at most.
 const MAX_KEPT_ARGUMENT_BYTES: usize = 8 << 10;
 const MAX_KEPT_TITLE_BYTES: usize = 400;
+/// Why a poisoned journal refuses.
+const POISONED: &str = "an earlier write failed";
 /// Statements that are kept prepared: all there are.
 const PREPARED: usize = 32;
 
@@ -199,8 +201,7 @@ impl Journal {
         let update =
             "UPDATE calls SET phase = 'executing', started_at = ? WHERE tool_call_id = ? AND phase = 'reserved'";
         let begin = statement(update, vec![clock::now().as_micros().into(), id.0.clone().into()]);
-        let changed = self.commits.make(begin).await.map_err(|error| self.failed(error))?;
-        Ok(changed == 1)
+        Ok(self.commit(begin).await.map_err(|error| self.failed(error))? == 1)
     }
 
     /// Ends a call. The first settlement stays: `false` when there was one. When the disk is full, the
@@ -209,7 +210,7 @@ impl Journal {
     /// # Errors
     /// `Failed`.
     pub async fn settle(&self, id: &ToolCallId, settlement: &Settlement) -> Result<bool, JournalError> {
-        let settle = async |settlement: &Settlement| self.commits.make(settling(id, settlement)).await;
+        let settle = async |settlement: &Settlement| self.commit(settling(id, settlement)).await;
         let mut settled = settle(settlement).await;
         if is_out_of_room(&settled) && self.ballast.give_half() {
             settled = settle(settlement).await;
@@ -324,11 +325,18 @@ impl Journal {
 
     /// Makes a durable step that a full disk refuses cleanly.
     async fn make(&self, step: Step) -> Result<i64, JournalError> {
-        drop(self.usable()?);
-        self.commits.make(step).await.map_err(|error| match error {
+        self.commit(step).await.map_err(|error| match error {
             Undone::Refused(error) if is_full(&error) => JournalError::Full,
             error => self.failed(error),
         })
+    }
+
+    /// Makes a durable step, unless the journal is poisoned.
+    async fn commit(&self, step: Step) -> Result<i64, Undone> {
+        match self.poisoned.load(Ordering::Acquire) {
+            true => Err(Undone::InDoubt(POISONED.to_owned())),
+            false => self.commits.make(step).await,
+        }
     }
 
     /// A settlement is on the disk. Those before it were committed before it or with it, so its flush served them, too.
@@ -339,7 +347,7 @@ impl Journal {
     /// The connection, unless the journal is poisoned.
     fn usable(&self) -> Result<MutexGuard<'_, Connection>, JournalError> {
         if self.poisoned.load(Ordering::Acquire) {
-            return Err(JournalError::Failed("an earlier write failed".to_owned()));
+            return Err(JournalError::Failed(POISONED.to_owned()));
         }
         self.connection.lock().map_err(|_| self.poison(&"a statement broke down"))
     }

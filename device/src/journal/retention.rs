@@ -16,10 +16,9 @@ impl Journal {
     /// # Errors
     /// `Failed`.
     pub async fn clean(&self, now: Timestamp) -> Result<(), JournalError> {
-        drop(self.usable()?);
         self.ballast.fill(self.state.free_bytes().unwrap_or(0));
         let forget: Step = Box::new(move |connection| forget(connection, now).map(|()| 0));
-        self.commits.make(forget).await.map(drop).map_err(|error| self.failed(error))
+        self.commit(forget).await.map(drop).map_err(|error| self.failed(error))
     }
 }
 

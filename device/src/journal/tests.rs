@@ -220,12 +220,14 @@ async fn a_full_disk_refuses_new_calls_and_stores_a_settlement_without_its_outpu
 async fn after_a_failed_write_the_journal_refuses_everything() {
     let folder = tempfile::tempdir().expect("folder");
     let journal = open(folder.path()).await;
+    journal.reserve(&request("known"), &owner("s")).await.expect("reserved");
     let rename = |sql: &str| journal.connection.lock().expect("whole").execute_batch(sql).expect("renamed");
     rename("ALTER TABLE calls RENAME TO gone");
     assert!(matches!(journal.reserve(&request("a"), &owner("s")).await, Err(JournalError::Failed(_))));
     rename("ALTER TABLE gone RENAME TO calls");
     assert!(matches!(journal.find(&"a".into()), Err(JournalError::Failed(_))), "it is not trusted again");
     assert_eq!(journal.admit(clock::now()).map_err(|error| error.code()), Err(ErrorCode::DeviceJournalFailed));
+    assert!(matches!(journal.begin(&"known".into()).await, Err(JournalError::Failed(_))), "nothing begins");
     drop(journal);
     open(folder.path()).await.admit(clock::now()).expect("a new start looks again");
 }
@@ -253,6 +255,21 @@ async fn a_damaged_or_newer_journal_is_refused_by_name_and_left_as_it_was() {
     assert_eq!(std::fs::read(&file).expect("still there"), garbage);
 }
 
+#[tokio::test]
+async fn the_write_ahead_log_is_folded_into_the_file_and_begins_anew() {
+    const CALLS: u64 = 100;
+    const BYTES_A_CALL: u64 = 8 << 10;
+    let folder = tempfile::tempdir().expect("folder");
+    let state = StateDir::open(&folder.path().join("state")).expect("state");
+    let journal = Journal::open_with(state, "instance", 4).await.expect("opens");
+    for n in 0..CALLS {
+        journal.reserve(&request(&format!("call {n}")), &owner("s")).await.expect("reserved");
+        journal.commits.until_folded();
+    }
+    let wal = std::fs::metadata(folder.path().join("state/journal.sqlite-wal")).expect("there").len();
+    assert!(wal < CALLS * BYTES_A_CALL / 2, "{wal} bytes");
+}
+
 /// Waits until so many steps were committed since the start.
 async fn until_committed(journal: &Journal, steps: u64) {
     while journal.commits.watch().committed.load(Ordering::Acquire) < steps {
@@ -261,6 +278,7 @@ async fn until_committed(journal: &Journal, steps: u64) {
 }
 
 #[tokio::test]
+#[expect(clippy::await_holding_lock, reason = "it keeps the disk back, on another thread")]
 async fn calls_that_wait_for_the_disk_share_a_transaction_and_none_returns_before_it_is_flushed() {
     const CALLS: u64 = 8;
     let folder = tempfile::tempdir().expect("folder");
@@ -297,6 +315,7 @@ async fn calls_that_wait_for_the_disk_share_a_transaction_and_none_returns_befor
 }
 
 #[tokio::test]
+#[expect(clippy::await_holding_lock, reason = "it keeps the disk back, on another thread")]
 async fn a_result_is_not_given_to_be_sent_before_it_is_on_the_disk() {
     let folder = tempfile::tempdir().expect("folder");
     let journal = Arc::new(open(folder.path()).await);

@@ -17,8 +17,7 @@ use std::time::Duration;
 static MIGRATIONS: Migrator = sqlx::migrate!("../migrations/sqlite/views");
 
 /// Rows that nobody searches are not indexed for it: the index follows those that are swapped in.
-const WITHOUT_SEARCH: &str =
-    "DROP TRIGGER IF EXISTS search_texts_added; DROP TRIGGER IF EXISTS search_texts_removed; DROP TABLE IF EXISTS search_index";
+const WITHOUT_SEARCH: &str = "DROP TRIGGER IF EXISTS search_texts_added; DROP TRIGGER IF EXISTS search_texts_removed; DROP TABLE IF EXISTS search_index";
 /// Connections that read at once, at most.
 const READERS: u32 = 4;
 /// A statement waits this long for another process's transaction (milliseconds).
