@@ -48,7 +48,7 @@ fn fill(disk: &Path, name: &str) {
 }
 
 async fn outcome(journal: &Journal, id: &str) -> (ResultStatus, Option<String>, bool) {
-    let result = journal.find(&id.into()).await.unwrap().unwrap().outcome.unwrap();
+    let result = journal.find(&id.into()).unwrap().unwrap().outcome.unwrap();
     (result.status, result.error.map(|error| error.code), result.output.is_some())
 }
 
@@ -69,7 +69,7 @@ async fn story(disk: &Path) {
     let stored = (ResultStatus::Succeeded, Some("OUTPUT_NOT_STORED".to_owned()), false);
     assert_eq!(outcome(&journal, "second").await, stored);
     // New calls are not taken, and that is no damage.
-    assert_eq!(journal.admit(devmind_device::clock::now()).await, Err(JournalError::Full));
+    assert_eq!(journal.admit(devmind_device::clock::now()), Err(JournalError::Full));
     drop(journal);
 
     for name in ["others-1", "others-2"] {

@@ -124,7 +124,7 @@ impl Beside {
             Kept::Schema(_, Some(drafts)) => {
                 Ok(stands.position.max(drafts.draft(projection)?.position(projection.name())?))
             }
-            Kept::New(_) | Kept::Folder(..) | Kept::Schema(_, None) => Ok(stands.position),
+            Kept::New(..) | Kept::Folder(..) | Kept::Schema(_, None) => Ok(stands.position),
         }
     }
 

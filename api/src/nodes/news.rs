@@ -35,26 +35,26 @@ pub(crate) async fn follow(app: Arc<App>, after: u64) {
 }
 
 async fn hear(app: &App, event: &RecordedEvent) {
-    // Most events are of threads, and nobody else's business.
-    if event.stream.aggregate_type == AggregateType::Thread.as_str() {
+    // Most events are of threads, which are nobody else's business, or of this process's own calls.
+    let is_of = |kind: AggregateType| event.stream.aggregate_type == kind.as_str();
+    let is_own = || event.metadata().is_ok_and(|metadata| metadata.node_id == app.claim.node_id);
+    if is_of(AggregateType::Thread) || is_of(AggregateType::ToolCall) && is_own() {
         return;
     }
     let Ok(facts) = event.decode() else {
         tracing::warn!(event.position = event.position, "another program's event is not understood here");
         return;
     };
-    let is_own = || event.metadata().is_ok_and(|metadata| metadata.node_id == app.claim.node_id);
     for fact in facts {
         match fact {
-            DomainEvent::ToolCall(inner) if !is_own() => {
+            DomainEvent::ToolCall(inner) => {
                 let id = ToolCallId::from(event.stream.aggregate_id.as_str());
                 elsewhere::call_changed(app, &id, &inner).await;
             }
             DomainEvent::Device(inner) => elsewhere::device_changed(app, &event.stream.aggregate_id, &inner),
             DomainEvent::Conversation(inner) => run_changed(app, &inner),
             DomainEvent::Node(inner) => node_changed(app, &inner),
-            DomainEvent::ToolCall(_)
-            | DomainEvent::Thread(_)
+            DomainEvent::Thread(_)
             | DomainEvent::Redaction(_)
             | DomainEvent::Projection(_)
             | DomainEvent::History(_)

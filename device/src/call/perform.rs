@@ -1,7 +1,7 @@
 //! How each effect of a call is performed: the journal's steps, opening (check 4), the person (7), the
 //! second look (8), and executing (9).
 
-use super::frame_size::fits;
+use super::frame_size::{fits, surely_fits};
 use super::open_call::OpenCall;
 use super::{Calls, checks};
 use crate::confirm::{self, ConfirmationRequest};
@@ -62,7 +62,7 @@ impl Calls {
         let (journal, id) = (&self.journal, &request.tool_call_id);
         let declined = |error: JournalError| Input::Declined(error.code());
         Some(match effect {
-            Effect::LookUp => match journal.find(id).await {
+            Effect::LookUp => match journal.find(id) {
                 Ok(row) => {
                     let known = row.as_ref().map(|row| (row.call_hash.as_str(), &row.owner, row.outcome.is_ok()));
                     let known = Known::of(known, &request.call_hash, call.owner());
@@ -71,7 +71,7 @@ impl Calls {
                 }
                 Err(error) => declined(error),
             },
-            Effect::Admit => journal.admit(request.call_created_at).await.map_or_else(declined, |()| Input::Admitted),
+            Effect::Admit => journal.admit(request.call_created_at).map_or_else(declined, |()| Input::Admitted),
             Effect::Examine => self.examine(request, work).await,
             Effect::RecordVerdict(verdict) => {
                 journal.record_verdict(request, call.owner(), &verdict).await.map_or_else(declined, |()| Input::Settled)
@@ -285,9 +285,8 @@ async fn blocking<T: Send + 'static>(
 
 /// A result that the server would not take as a frame is a failure that it takes.
 fn within_limit(request: &CallRequest, settlement: Settlement, max_message_bytes: usize) -> Settlement {
-    let Some(output) = settlement.output.as_deref().and_then(|output| serde_json::from_str(output).ok()) else {
-        return settlement;
-    };
+    let output = settlement.output.as_deref().filter(|output| !surely_fits(output, max_message_bytes));
+    let Some(output) = output.and_then(|output| serde_json::from_str(output).ok()) else { return settlement };
     let result = CallResult {
         tool_call_id: request.tool_call_id.clone(),
         executed_attempt_no: request.attempt_no,

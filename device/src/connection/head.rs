@@ -28,7 +28,7 @@ struct Consistency {
 /// Judges the head that the server showed, and keeps it.
 pub(super) async fn check(link: &Link, client: &Client, registered: &Registered) -> Result<(), Lost> {
     let origin = log_name(&registered.server_id);
-    let seen = link.journal.seen_head(&origin).await.map_err(|error| Lost::retry(error.to_string()))?;
+    let seen = link.journal.seen_head(&origin).map_err(|error| Lost::retry(error.to_string()))?;
     let (mut shown, seen) = match (&registered.head, seen) {
         (None, None) => return Ok(()),
         (None, Some(_)) => return Err(Lost::retry("the server does not show the head of its log, as it did before")),

@@ -85,7 +85,7 @@ impl Outbox {
         if room == 0 {
             return Ok(());
         }
-        for Row { outcome, settled_no, .. } in self.journal.pending(self.session.owner(), *sent_up_to, room).await? {
+        for Row { outcome, settled_no, .. } in self.journal.pending(self.session.owner(), *sent_up_to, room)? {
             *sent_up_to = settled_no;
             let Ok(result) = outcome else { continue };
             in_flight.insert(result.tool_call_id.clone(), Instant::now());
@@ -98,13 +98,13 @@ impl Outbox {
         let recorded = match delivery {
             Delivery::Ack { id, disposition } => {
                 in_flight.remove(&id);
-                let acknowledging = self.journal.acknowledge(&id, disposition);
+                let acknowledging = async { self.journal.acknowledge(&id, disposition) };
                 kill_point::around(|| "note acknowledgement".to_owned(), acknowledging).await
             }
             Delivery::Nack { id, code, permanent } => {
                 in_flight.remove(&id);
                 tracing::warn!(tool_call.id = %id, code, permanent, "the server does not take a result");
-                if permanent { self.journal.park(&id, &code).await } else { Ok(()) }
+                if permanent { self.journal.park(&id, &code) } else { Ok(()) }
             }
         };
         if let Err(error) = recorded {

@@ -5,13 +5,17 @@ use devmind_domain::Timestamp;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::protocol::CallResult;
 use devmind_domain::tool_call::{Phase, ToolError};
+use rusqlite::types::Type;
 use serde_json::Value;
-use sqlx::Row as _;
-use sqlx::sqlite::SqliteRow;
 
-/// The columns that [`Row`] reads.
-pub(super) const SELECT: &str = "SELECT tool_call_id, call_hash, phase, executed_attempt_no, started_at, finished_at,
-    status, output, output_sha256, error_code, error_message, settled_no, server_id, user_hash FROM calls";
+/// The beginning of a query for what [`Row::read`] reads.
+macro_rules! select {
+    () => {
+        "SELECT tool_call_id, call_hash, phase, executed_attempt_no, started_at, finished_at, status, output, \
+         output_sha256, error_code, error_message, settled_no, server_id, user_hash FROM calls"
+    };
+}
+pub(super) use select;
 
 /// A call in the journal.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,39 +30,37 @@ pub struct Row {
     pub settled_no: i64,
 }
 
-impl sqlx::FromRow<'_, SqliteRow> for Row {
-    fn from_row(row: &SqliteRow) -> Result<Self, sqlx::Error> {
-        let phase: String = row.try_get("phase")?;
-        let outcome = match phase.as_str() {
+impl Row {
+    /// Reads a row of [`select!`].
+    pub(super) fn read(row: &rusqlite::Row<'_>) -> Result<Self, rusqlite::Error> {
+        let outcome = match row.get_ref("phase")?.as_str()? {
             "reserved" => Err(Phase::Reserved),
             "executing" => Err(Phase::Executing),
             _ => Ok(result(row)?),
         };
         Ok(Self {
-            call_hash: row.try_get("call_hash")?,
-            owner: Owner { server_id: row.try_get("server_id")?, user_hash: row.try_get("user_hash")? },
+            call_hash: row.get("call_hash")?,
+            owner: Owner { server_id: row.get("server_id")?, user_hash: row.get("user_hash")? },
             outcome,
-            settled_no: row.try_get::<Option<i64>, _>("settled_no")?.unwrap_or(0),
+            settled_no: row.get::<_, Option<i64>>("settled_no")?.unwrap_or(0),
         })
     }
 }
 
-fn result(row: &SqliteRow) -> Result<CallResult, sqlx::Error> {
-    let moment = |column: &str| -> Result<Option<Timestamp>, sqlx::Error> {
-        Ok(row.try_get::<Option<i64>, _>(column)?.map(Timestamp::from_micros))
-    };
-    let text = |column: &str| row.try_get::<Option<String>, _>(column);
-    let output = text("output")?.map(|output| serde_json::from_str::<Value>(&output));
-    let output = output.transpose().map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+fn result(row: &rusqlite::Row<'_>) -> Result<CallResult, rusqlite::Error> {
+    let moment = |column: &str| row.get::<_, Option<i64>>(column).map(|moment| moment.map(Timestamp::from_micros));
+    let text = |column: &str| row.get::<_, Option<String>>(column);
+    let unreadable = |error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error));
+    let output = row.get_ref("output")?.as_str_or_null()?.map(serde_json::from_str::<Value>);
+    let output = output.transpose().map_err(unreadable)?;
     let output_sha256 = text("output_sha256")?;
-    let error = text("error_code")?.map(|code| -> Result<ToolError, sqlx::Error> {
+    let error = text("error_code")?.map(|code| -> Result<ToolError, rusqlite::Error> {
         Ok(ToolError { code, message: text("error_message")?.unwrap_or_default() })
     });
-    let status: String = row.try_get("status")?;
-    let status = serde_json::from_value(Value::String(status)).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
+    let status = serde_json::from_value(Value::String(row.get("status")?)).map_err(unreadable)?;
     Ok(CallResult {
-        tool_call_id: ToolCallId(row.try_get("tool_call_id")?),
-        executed_attempt_no: row.try_get("executed_attempt_no")?,
+        tool_call_id: ToolCallId(row.get("tool_call_id")?),
+        executed_attempt_no: row.get("executed_attempt_no")?,
         status,
         output_discarded: output.is_none() && output_sha256.is_some(),
         output,

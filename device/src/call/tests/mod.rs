@@ -191,7 +191,7 @@ impl Fixture {
     }
 
     async fn row(&self, id: &str) -> crate::journal::Row {
-        self.calls.journal.find(&id.into()).await.expect("readable").expect("row")
+        self.calls.journal.find(&id.into()).expect("readable").expect("row")
     }
 
     fn ran(&self) -> usize {

@@ -29,7 +29,7 @@ async fn c02_the_first_check_that_fails_gives_the_answer() {
             spoil(&mut spoiled);
         }
         assert_eq!(fixture.outcome(&spoiled).await, spoils[from].0);
-        let known = fixture.calls.journal.find(&spoiled.tool_call_id).await.expect("readable").is_some();
+        let known = fixture.calls.journal.find(&spoiled.tool_call_id).expect("readable").is_some();
         assert_eq!(known, from > 0, "every verdict is a row, a foreign call is none: {}", spoils[from].0);
     }
     assert_eq!(person.asked.load(Ordering::SeqCst), 0, "nobody was asked");
@@ -44,7 +44,7 @@ async fn c03_a_refusal_before_the_reservation_asks_nobody_and_is_a_row_before_it
     assert_eq!(fixture.outcome(&refused).await, "rejected PATH_NOT_FOUND");
     // What is sent is read from the journal: the row is all there is to say.
     let owner = fixture.peer.owner().clone();
-    assert_eq!(fixture.calls.journal.pending(&owner, 0, 10).await.expect("readable").len(), 1);
+    assert_eq!(fixture.calls.journal.pending(&owner, 0, 10).expect("readable").len(), 1);
     assert_eq!((person.asked.load(Ordering::SeqCst), fixture.ran(), fixture.progress), (0, 0, 0));
 }
 
@@ -232,7 +232,7 @@ async fn a_call_from_before_the_journals_memory_and_one_for_a_full_house_are_ref
         fixture.reaches(Phase::Confirming).await;
     }
     assert_eq!(fixture.outcome(&request("one more", "README.md")).await, "refused DEVICE_BUSY");
-    assert!(fixture.calls.journal.find(&"one more".into()).await.expect("readable").is_none());
+    assert!(fixture.calls.journal.find(&"one more".into()).expect("readable").is_none());
     fixture.calls.stop().await;
 }
 

@@ -9,8 +9,8 @@
 //! "PRAGMA synchronous").
 
 use super::*;
-use crate::journal::open::options;
 use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{Connection as _, SqliteConnection};
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -69,13 +69,10 @@ async fn no_confirmed_step_is_lost_in_any_image_of_a_lost_power() {
 /// The journal at work.
 async fn take_calls(folder: &Path, mode: &str) {
     let state = StateDir::open(&folder.join("state")).expect("state");
-    let mut options: SqliteConnectOptions = options(&state);
-    if mode == "full folded" {
-        options = options.pragma("wal_autocheckpoint", "8");
-    }
-    let mut journal = Journal::open_with(state, "instance", options).await.expect("journal opens");
+    let fold_every = if mode == "full folded" { 2 } else { u64::MAX };
+    let mut journal = Journal::open_with(state, "instance", fold_every).await.expect("journal opens");
     if mode == "normal" {
-        journal.flush = Flush::of(std::fs::File::create(folder.join("elsewhere")).expect("a file"));
+        journal.commits.astray(std::fs::File::create(folder.join("elsewhere")).expect("a file"));
     }
     let mut marks = std::fs::File::create(folder.join("marks")).expect("marks");
     let mut confirm = |id: &str, rank: u8| marks.write_all(format!("{id} {rank}").as_bytes()).expect("mark");
@@ -259,7 +256,7 @@ async fn check(image: &Disk, confirmed: &HashMap<&str, u8>, thoroughly: bool) ->
     if thoroughly && !confirmed.is_empty() {
         let journal = open(folder.path()).await;
         for (id, rank) in confirmed {
-            let row = journal.find(&(*id).into()).await.expect("readable").ok_or(Fault::Lost)?;
+            let row = journal.find(&(*id).into()).expect("readable").ok_or(Fault::Lost)?;
             let result = row.outcome.expect("settled by the start");
             let may_run = *rank >= EXECUTING && result.status == ResultStatus::Cancelled;
             if may_run || *rank == SETTLED && result.output.is_none() {

@@ -59,6 +59,8 @@ impl Versions {
                 Err(TryRecvError::Closed) => break,
                 Err(TryRecvError::Empty) => {}
             }
+            // Whoever is about to ask, as a caller of two streams at once is, shares this question.
+            tokio::task::yield_now().await;
             let asked = self.take();
             let versions = self.ask(&asked).await?;
             for ((_, answer), version) in asked.into_iter().zip(versions) {
