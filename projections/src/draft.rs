@@ -17,7 +17,7 @@ use std::path::Path;
 /// Statements that stay prepared: more than all projections have.
 const STATEMENTS: usize = 256;
 /// What SQLite keeps of the rows in memory, at most (KiB, as a negative number).
-const CACHE: i64 = -16 << 10;
+const CACHE: i64 = -4 << 10;
 /// A process that ends in a transaction leaves what takes it back; a computer that ends may leave anything.
 pub(crate) const KEPT: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF";
 /// Rows are handed on in pieces of about so many bytes.
