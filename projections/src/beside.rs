@@ -53,7 +53,7 @@ pub(crate) enum Room<'a> {
     /// In a file, and what a connection that writes it is to be told first.
     File(PathBuf, &'static str),
     /// In a schema, after drafts that may be kept.
-    Schema(&'a str, Option<&'a DraftFolder>),
+    Schema(Option<&'a DraftFolder>),
 }
 
 impl Kept {
@@ -135,7 +135,7 @@ impl Beside {
                 Room::File(folder.path().join(FILE), "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
             }
             Kept::Folder(folder, _) => Room::File(folder.join(FILE), KEPT_PRAGMAS),
-            Kept::Schema(schema, drafts) => Room::Schema(&schema.name, drafts.as_ref()),
+            Kept::Schema(_, drafts) => Room::Schema(drafts.as_ref()),
         }
     }
 

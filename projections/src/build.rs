@@ -7,7 +7,7 @@
 
 use crate::apply::{Decoded, Step, step, stored};
 use crate::beside::{Beside, Room};
-use crate::db::{Pool, is_the_statements_fault, values};
+use crate::db::{Work, is_the_statements_fault, values};
 use crate::draft::{Draft, Part};
 use crate::error::ViewError;
 use crate::projection::Projection;
@@ -43,6 +43,14 @@ pub(crate) struct Wanted {
 /// What became of it: where its rows stand, or at which event it failed.
 pub(crate) type Built = (&'static dyn Projection, Result<u64, Unbuilt>);
 
+/// The same with the draft that the rows are still in.
+pub(crate) struct Drafted {
+    pub projection: &'static dyn Projection,
+    pub built: Result<u64, Unbuilt>,
+    /// None where the rows are in their store.
+    pub draft: Option<Draft>,
+}
+
 /// Builds them. Rows that fail are as they were before a page of events. `count` is told the events of each page, once
 /// for each projection that they were for.
 ///
@@ -54,24 +62,40 @@ pub(crate) async fn build(
     wanted: &[Wanted],
     count: &mut (dyn FnMut(u64) + Send),
 ) -> Result<Vec<Built>, ViewError> {
+    let mut finishing = Vec::new();
+    for drafted in draft(beside, ledger, wanted, count).await? {
+        finishing.push(finish(beside, ledger, wanted, drafted));
+    }
+    stream::iter(finishing).buffered(beside.store.write.writers()).try_collect().await
+}
+
+/// The same, with rows for PostgreSQL left in drafts.
+///
+/// # Errors
+/// As [`build`].
+pub(crate) async fn draft(
+    beside: &Beside,
+    ledger: &LedgerReader,
+    wanted: &[Wanted],
+    count: &mut (dyn FnMut(u64) + Send),
+) -> Result<Vec<Drafted>, ViewError> {
     match beside.room() {
         Room::File(file, pragmas) => {
             let draft = blocking(move || Draft::in_file(&file, pragmas)).await??;
             let projections = wanted.iter().map(|wanted| wanted.projection).collect();
             let (_, built) = write(vec![(draft, projections)], ledger, wanted, count).await?;
-            Ok(built)
+            Ok(built.into_iter().map(|(projection, built)| Drafted { projection, built, draft: None }).collect())
         }
-        Room::Schema(schema, _) => build_in_schema(beside, schema, ledger, wanted, count).await,
+        Room::Schema(..) => draft_for_schema(beside, ledger, wanted, count).await,
     }
 }
 
-async fn build_in_schema(
+async fn draft_for_schema(
     beside: &Beside,
-    schema: &str,
     ledger: &LedgerReader,
     wanted: &[Wanted],
     count: &mut (dyn FnMut(u64) + Send),
-) -> Result<Vec<Built>, ViewError> {
+) -> Result<Vec<Drafted>, ViewError> {
     let (mut drafted, mut there) = (Vec::new(), Vec::new());
     for wanted in wanted {
         let (_, stands) = stored(&beside.store.write, wanted.projection.name()).await?;
@@ -81,34 +105,45 @@ async fn build_in_schema(
         }
     }
     let drafts = drafts(beside, &mut drafted)?;
-    let (drafts, made) = write(drafts, ledger, &drafted, count).await?;
-    let mut copying = Vec::new();
-    for (wanted, (draft, (_, made))) in drafted.into_iter().zip(drafts.into_iter().zip(made)) {
-        copying.push(finish(beside, schema, ledger, wanted, draft, made));
-    }
-    let mut built: Vec<_> = stream::iter(copying).buffered(beside.store.write.writers()).try_collect().await?;
+    let (drafts, built) = write(drafts, ledger, &drafted, count).await?;
+    let with = |((projection, built), draft)| Drafted { projection, built, draft: Some(draft) };
+    let mut all: Vec<_> = built.into_iter().zip(drafts).map(with).collect();
     for Wanted { projection, from, to } in there {
-        built.push((projection, told(fill(&beside.store, projection, ledger, from, to, count).await)?));
+        let built = told(fill(&beside.store, projection, ledger, from, to, count).await)?;
+        all.push(Drafted { projection, built, draft: None });
     }
-    Ok(built)
+    Ok(all)
 }
 
 /// Copies what was made in a draft into the schema, or makes it there where the database refuses it.
 async fn finish(
     beside: &Beside,
-    schema: &str,
     ledger: &LedgerReader,
-    Wanted { projection, to, .. }: Wanted,
-    draft: Draft,
-    made: Result<u64, Unbuilt>,
+    wanted: &[Wanted],
+    Drafted { projection, built, draft }: Drafted,
 ) -> Result<Built, ViewError> {
-    let pool = &beside.store.write;
-    if made.is_err() || copy(draft, schema, pool, projection).await? {
-        return Ok((projection, made));
+    let (Ok(_), Some(draft)) = (&built, draft) else { return Ok((projection, built)) };
+    let mut work = beside.store.write.begin().await?;
+    let schema = &beside.schemas.rebuilt;
+    let (_, copied) = copy(draft, schema, &mut work, projection).await?;
+    if copied {
+        work.commit().await?;
+        return Ok((projection, built));
     }
-    let (_, stands) = stored(pool, projection.name()).await?;
-    let filled = fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await;
-    Ok((projection, told(filled)?))
+    drop(work);
+    let to = wanted.iter().find(|wanted| wanted.projection.name() == projection.name()).map_or(0, |wanted| wanted.to);
+    Ok((projection, told(make_there(beside, ledger, projection, to).await)?))
+}
+
+/// Makes the rows change by change where they belong: that tells the event that a database refuses.
+pub(crate) async fn make_there(
+    beside: &Beside,
+    ledger: &LedgerReader,
+    projection: &'static dyn Projection,
+    to: u64,
+) -> Result<u64, ViewError> {
+    let (_, stands) = stored(&beside.store.write, projection.name()).await?;
+    fill(&beside.store, projection, ledger, stands.position, to, &mut |_| {}).await
 }
 
 /// A draft for each, so that they are copied at the same time; what is wanted begins where they stand.
@@ -116,8 +151,8 @@ pub(crate) fn drafts(beside: &Beside, wanted: &mut [Wanted]) -> Result<Vec<(Draf
     let mut drafts = Vec::new();
     for Wanted { projection, from, .. } in wanted {
         let draft = match beside.room() {
-            Room::Schema(_, Some(kept)) => kept.draft(*projection)?,
-            Room::Schema(_, None) | Room::File(..) => Draft::unnamed(*projection)?,
+            Room::Schema(Some(kept)) => kept.draft(*projection)?,
+            Room::Schema(None) | Room::File(..) => Draft::unnamed(*projection)?,
         };
         *from = draft.position(projection.name())?;
         drafts.push((draft, vec![*projection]));
@@ -126,7 +161,7 @@ pub(crate) fn drafts(beside: &Beside, wanted: &mut [Wanted]) -> Result<Vec<(Draf
 }
 
 /// What an error says of one projection; any other is an error of them all.
-pub(crate) fn told(built: Result<u64, ViewError>) -> Result<Result<u64, Unbuilt>, ViewError> {
+pub(crate) fn told<T>(built: Result<T, ViewError>) -> Result<Result<T, Unbuilt>, ViewError> {
     built.map(Ok).or_else(|error| Unbuilt::of(error).map(Err))
 }
 
@@ -273,14 +308,14 @@ impl Writer {
     }
 }
 
-/// Copies a projection's rows from a draft into a schema, in one transaction; answers whether they are there.
-async fn copy(
+/// Copies a projection's rows from a draft into a schema; answers whether they are there. Where they are not, the
+/// transaction is of no more use.
+pub(crate) async fn copy(
     mut draft: Draft,
     schema: &str,
-    to: &Pool,
+    work: &mut Work,
     projection: &'static dyn Projection,
-) -> Result<bool, ViewError> {
-    let mut work = to.begin().await?;
+) -> Result<(Draft, bool), ViewError> {
     for table in projection.tables() {
         // Names are the projection's own static text, and from our own migrations.
         work.run(&format!("DELETE FROM {schema}.{table}"), &[]).await?;
@@ -295,15 +330,16 @@ async fn copy(
         draft = reading.await.map_err(ended)??;
         match copied {
             Ok(()) => {}
-            Err(error) if is_the_statements_fault(&error) => return Ok(false),
+            Err(error) if is_the_statements_fault(&error) => return Ok((draft, false)),
             Err(error) => return Err(error.into()),
         }
     }
     let (position, leaf_hash, skipped) = draft.stands(projection.name())?;
-    let stands = "UPDATE projection_position SET position = $2, leaf_hash = $3, skipped_unknown = $4 WHERE name = $1";
-    work.run(stands, &values![projection.name(), position, leaf_hash, skipped]).await?;
-    work.commit().await?;
-    Ok(true)
+    let stands = format!(
+        "UPDATE {schema}.projection_position SET position = $2, leaf_hash = $3, skipped_unknown = $4 WHERE name = $1"
+    );
+    work.run(&stands, &values![projection.name(), position, leaf_hash, skipped]).await?;
+    Ok((draft, true))
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ViewError> {

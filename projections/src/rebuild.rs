@@ -6,13 +6,15 @@
 
 use crate::apply::{Applied, apply, locked, reset, stored};
 use crate::beside::Beside;
-use crate::build::{Wanted, build, told};
+use crate::build::{Built, Drafted, Wanted, copy, draft, make_there, told, write};
 use crate::compare::Schemas;
 use crate::db::{Pool, values};
+use crate::draft::Draft;
 use crate::error::ViewError;
 use crate::projection::Projection;
 use crate::registry::PROJECTIONS;
 use crate::skips;
+use crate::store::postgres::SCHEMA;
 use crate::store::{Projections, Store};
 use devmind_ledger::{LedgerError, LedgerReader, Place};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -124,11 +126,11 @@ pub(crate) async fn rebuild_these(
     }
     let resumed = wanted.iter().map(|wanted| wanted.from).sum();
     counter.add(resumed);
-    let built = build(&beside, ledger, &wanted, &mut |events| counter.add(events)).await?;
+    let drafted = draft(&beside, ledger, &wanted, &mut |events| counter.add(events)).await?;
     beside.attach(&live.write).await?;
     let mut swapping = Vec::new();
-    for (projection, built) in built {
-        swapping.push(swap_built(&live.write, &beside, ledger, projection, built));
+    for drafted in drafted {
+        swapping.push(swap_drafted(&live.write, &beside, ledger, head, drafted));
     }
     let (mut done, mut failed) = (Vec::new(), Vec::new());
     let mut swapping = stream::iter(swapping).buffered(live.write.writers());
@@ -145,18 +147,63 @@ pub(crate) async fn rebuild_these(
     Ok(RebuildReport { projections: done, failed, events, resumed, elapsed_ms: millis(begun.elapsed()) })
 }
 
-async fn swap_built(
+async fn swap_drafted(
     live: &Pool,
     rebuilt: &Beside,
     ledger: &LedgerReader,
-    projection: &'static dyn Projection,
-    built: Result<u64, Unbuilt>,
-) -> Result<(&'static dyn Projection, Result<u64, Unbuilt>), ViewError> {
-    let swapped = match built {
-        Ok(_) => told(swap(live, rebuilt, ledger, projection).await)?,
-        Err(unbuilt) => Err(unbuilt),
+    to: u64,
+    Drafted { projection, built, draft }: Drafted,
+) -> Result<Built, ViewError> {
+    let swapped = match (built, draft) {
+        (Err(unbuilt), _) => Err(unbuilt),
+        (Ok(_), None) => told(swap(live, rebuilt, ledger, projection).await)?,
+        (Ok(_), Some(draft)) => match told(swap_draft(live, draft, ledger, projection).await)? {
+            Ok(Some(position)) => Ok(position),
+            Ok(None) => match told(make_there(rebuilt, ledger, projection, to).await)? {
+                Ok(_) => told(swap(live, rebuilt, ledger, projection).await)?,
+                Err(unbuilt) => Err(unbuilt),
+            },
+            Err(unbuilt) => Err(unbuilt),
+        },
     };
     Ok((projection, swapped))
+}
+
+/// Puts a draft's rows in the place of the live ones, never behind where those stand; nothing where the database
+/// refuses them.
+pub(crate) async fn swap_draft(
+    live: &Pool,
+    mut draft: Draft,
+    ledger: &LedgerReader,
+    projection: &'static dyn Projection,
+) -> Result<Option<u64>, ViewError> {
+    for _ in 0..MAX_CATCH_UPS {
+        let stands = draft.position(projection.name())?;
+        let mut work = live.begin().await?;
+        let (_, now) = locked(&mut work, projection.name()).await?;
+        if now.position > stands {
+            work.rollback().await?;
+            let wanted = Wanted { projection, from: stands, to: now.position };
+            let (drafts, built) = write(vec![(draft, vec![projection])], ledger, &[wanted], &mut |_| {}).await?;
+            if let Some((_, Err(Unbuilt { name, position, reason }))) = built.into_iter().next() {
+                return Err(ViewError::Failed { projection: name, position, reason });
+            }
+            let Some(caught_up) = drafts.into_iter().next() else { break };
+            draft = caught_up;
+            continue;
+        }
+        reset(&mut work, projection).await?;
+        return match copy(draft, SCHEMA, &mut work, projection).await? {
+            (_, true) => work.commit().await.map(|()| Some(stands)).map_err(ViewError::from),
+            (_, false) => Ok(None),
+        };
+    }
+    Err(always_ahead(projection))
+}
+
+fn always_ahead(projection: &dyn Projection) -> ViewError {
+    let reason = format!("it was always ahead after {MAX_CATCH_UPS} catch-ups");
+    ViewError::Contended { projection: projection.name(), reason }
 }
 
 /// Puts the rebuilt rows in the place of the live ones, never behind where those stand.
@@ -192,8 +239,7 @@ pub(crate) async fn swap(
         work.commit().await?;
         return Ok(beside.position);
     }
-    let reason = format!("it was always ahead after {MAX_CATCH_UPS} catch-ups");
-    Err(ViewError::Contended { projection: projection.name(), reason })
+    Err(always_ahead(projection))
 }
 
 /// Applies the log to a store that nobody else writes, from one position up to another or the log's end.

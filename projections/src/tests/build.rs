@@ -5,9 +5,11 @@ use super::rebuild::skipped;
 use crate::beside::{Beside, forget_unfinished};
 use crate::build::{Wanted, drafts, write};
 use crate::check::check;
+use crate::draft::Draft;
 use crate::projection::Projection;
-use crate::rebuild::{rebuild, rebuild_these};
+use crate::rebuild::{rebuild, rebuild_these, swap_draft};
 use crate::registry::PROJECTIONS;
+use crate::store::Store;
 use crate::testing::*;
 use devmind_domain::canonical::sha256_hex;
 use devmind_domain::conversation::RunKind;
@@ -91,4 +93,24 @@ async fn an_interrupted_rebuild_on_postgres_goes_on_with_its_drafts_unless_other
     interrupted().await;
     forget_unfinished(&place).await.expect("forgotten");
     assert_eq!(resumed().await, 0, "forgotten");
+}
+
+#[tokio::test]
+async fn a_draft_that_the_live_rows_have_left_behind_catches_up_before_it_is_swapped_in() {
+    let mut bench = Bench::postgres().await;
+    let head = bench.append([started("c1", "ann"), asked("c1", "t1", 1), asked("c1", "t2", 2)]).await;
+    let served = bench.serve().await;
+    served.views.wait_for(head).await.expect("caught up");
+    served.stop().await;
+    let (log, place, projections) = (bench.ledger.reader(), bench.views_place(), PROJECTIONS.to_vec());
+    let live = Store::open(&place, log, &projections).await.expect("open");
+    for projection in projections {
+        let wanted = [Wanted { projection, from: 0, to: 2 }];
+        let draft = Draft::unnamed(projection).expect("a draft");
+        let (mut drafts, _) = write(vec![(draft, vec![projection])], log, &wanted, &mut |_| {}).await.expect("written");
+        let swapped = swap_draft(&live.write, drafts.remove(0), log, projection).await.expect("swapped");
+        assert_eq!(swapped, Some(head), "{}", projection.name());
+    }
+    live.close().await;
+    assert!(check(&place, log, |_, _| {}).await.expect("checked").is_equal());
 }
