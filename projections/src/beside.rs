@@ -7,7 +7,7 @@
 use crate::apply::{known_types, stored};
 use crate::compare::Schemas;
 use crate::db::Pool;
-use crate::draft::KEPT as KEPT_PRAGMAS;
+use crate::draft;
 use crate::draft_folder::DraftFolder;
 use crate::error::ViewError;
 use crate::projection::Projection;
@@ -131,10 +131,8 @@ impl Beside {
     /// Where its rows are.
     pub fn room(&self) -> Room<'_> {
         match &self.kept {
-            Kept::New(folder, _) => {
-                Room::File(folder.path().join(FILE), "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")
-            }
-            Kept::Folder(folder, _) => Room::File(folder.join(FILE), KEPT_PRAGMAS),
+            Kept::New(folder, _) => Room::File(folder.path().join(FILE), draft::UNKEPT),
+            Kept::Folder(folder, _) => Room::File(folder.join(FILE), draft::KEPT),
             Kept::Schema(_, drafts) => Room::Schema(drafts.as_ref()),
         }
     }

@@ -100,7 +100,8 @@ async fn draft_for_schema(
     for wanted in wanted {
         let (_, stands) = stored(&beside.store.write, wanted.projection.name()).await?;
         match stands.position {
-            position if position > 0 && wanted.to.saturating_sub(position) <= MANY => there.push(*wanted),
+            // Refused from a draft before: they go on where they stand, however far the draft is.
+            from if from > 0 && wanted.to.saturating_sub(from) <= MANY => there.push(Wanted { from, ..*wanted }),
             _ => drafted.push(*wanted),
         }
     }

@@ -18,6 +18,8 @@ use std::path::Path;
 const STATEMENTS: usize = 256;
 /// What SQLite keeps of the rows in memory, at most (KiB, as a negative number).
 const CACHE: i64 = -4 << 10;
+/// For rows of which nothing is needed after the end of the process.
+pub(crate) const UNKEPT: &str = "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF";
 /// A process that ends in a transaction leaves what takes it back; a computer that ends may leave anything.
 pub(crate) const KEPT: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = OFF";
 /// Rows are handed on in pieces of about so many bytes.
@@ -52,8 +54,7 @@ impl Draft {
     /// Empty tables in a file without a name, which is gone when this is dropped, however the process ends
     /// (<https://www.sqlite.org/inmemorydb.html#temp_db>).
     pub fn unnamed(projection: &dyn Projection) -> rusqlite::Result<Self> {
-        Self::over(Connection::open("")?, "PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF")?
-            .begun(projection, "")
+        Self::over(Connection::open("")?, UNKEPT)?.begun(projection, "")
     }
 
     /// Empty tables in a new file that is kept where the process ends.

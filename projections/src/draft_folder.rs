@@ -1,6 +1,7 @@
 //! Drafts that survive the end of the process: rows for PostgreSQL are made on this computer, and an interrupted rebuild
 //! goes on with them. They lie where the operating system keeps temporary files, for their owner alone.
 
+use crate::beside::private_folder;
 use crate::draft::Draft;
 use crate::projection::Projection;
 use std::fs::{self, File};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 const BEGIN: &str = "devmind-views-rebuilding-";
 /// The file that whoever uses a folder holds.
 const LOCK: &str = "lock";
+
 /// A folder that is this process's as long as it is held.
 pub(crate) struct DraftFolder {
     folder: PathBuf,
@@ -66,19 +68,40 @@ impl DraftFolder {
     }
 }
 
-/// Makes the folder where it is missing, and holds it. In a place where everybody can make folders it is looked at
-/// whose it is: one that another user had made would show them the rows.
+/// Makes the folder where it is missing, and holds it. In a place where everybody can make folders it is looked at whose
+/// it is before anything is done in it: one that another user had made, or led elsewhere, would show them the rows.
 fn held(folder: &Path) -> io::Result<File> {
-    crate::beside::private_folder(folder)?;
-    let lock = File::create(folder.join(LOCK))?;
+    private_folder(folder)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        let (found, own) = (fs::symlink_metadata(folder)?, lock.metadata()?);
+        let (found, own) = (fs::symlink_metadata(folder)?, tempfile::tempfile()?.metadata()?);
         if !found.is_dir() || found.uid() != own.uid() || found.mode() & 0o077 != 0 {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the folder is not this user's alone"));
         }
     }
+    let lock = File::create(folder.join(LOCK))?;
     lock.try_lock()?;
     Ok(lock)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_folder_that_leads_elsewhere_or_that_others_can_open_is_not_used_and_nothing_is_done_in_it() {
+        let within = tempfile::tempdir().expect("a folder");
+        let (own, link) = (within.path().join("own"), within.path().join("link"));
+        let lock = held(&own).expect("it is this user's alone");
+        held(&own).expect_err("it is in use");
+        drop(lock);
+        fs::write(own.join(LOCK), "somebody's").expect("written");
+        symlink(&own, &link).expect("linked");
+        held(&link).expect_err("it leads elsewhere");
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).expect("opened");
+        held(&own).expect_err("others can open it");
+        assert_eq!(fs::read_to_string(own.join(LOCK)).expect("read"), "somebody's");
+    }
 }

@@ -7,7 +7,7 @@ use crate::build::{Wanted, drafts, write};
 use crate::check::check;
 use crate::draft::Draft;
 use crate::projection::Projection;
-use crate::rebuild::{rebuild, rebuild_these, swap_draft};
+use crate::rebuild::{fill, rebuild, rebuild_these, swap_draft};
 use crate::registry::PROJECTIONS;
 use crate::store::Store;
 use crate::testing::*;
@@ -113,4 +113,21 @@ async fn a_draft_that_the_live_rows_have_left_behind_catches_up_before_it_is_swa
     }
     live.close().await;
     assert!(check(&place, log, |_, _| {}).await.expect("checked").is_equal());
+}
+
+#[tokio::test]
+async fn rows_that_were_refused_from_a_draft_and_interrupted_go_on_where_they_stand_not_where_the_draft_does() {
+    let mut bench = Bench::postgres().await;
+    let head = bench.append([started("c1", "ann"), asked("c1", "t1", 1), asked("c1", "t2", 2)]).await;
+    let (log, place, projections) = (bench.ledger.reader().clone(), bench.views_place(), PROJECTIONS.to_vec());
+    let beside = Beside::kept(&place, &log, &projections).await.expect("beside");
+    let mut wanted: Vec<_> = projections.iter().map(|one| Wanted { projection: *one, from: 0, to: head }).collect();
+    let drafts = drafts(&beside, &mut wanted).expect("drafts");
+    write(drafts, &log, &wanted, &mut |_| {}).await.expect("written");
+    fill(&beside.store, projections[0], &log, 0, 1, &mut |_| {}).await.expect("filled");
+    beside.let_go().await;
+    let head = bench.append([asked("c1", "t3", 3)]).await;
+    let report = rebuild(&place, &log, |_, _| {}).await.expect("rebuilt").whole().expect("all of them");
+    assert!(report.projections.iter().all(|(_, position)| *position == head), "{report:?}");
+    assert!(check(&place, &log, |_, _| {}).await.expect("checked").is_equal());
 }
