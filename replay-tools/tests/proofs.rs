@@ -3,6 +3,8 @@
 
 #[path = "proofs/interrupted.rs"]
 mod interrupted;
+#[path = "proofs/journal.rs"]
+mod journal;
 #[allow(dead_code, reason = "shared with another test program")]
 mod support;
 #[path = "proofs/witness.rs"]

@@ -8,6 +8,7 @@ use super::Difference;
 use super::ports::{Halt, RecordedCall};
 use super::record::{Record, readable};
 use devmind_domain::ErrorCode;
+use devmind_domain::conversation::Grant;
 use devmind_domain::ids::{RunId, ToolCallId};
 use devmind_domain::tool_call::{Decision, ToolCallEvent, ToolCallRequested};
 use devmind_domain::tools::{BY_ABSENCE, PolicyCall, Registry, Rules, Verdict, judge};
@@ -36,7 +37,8 @@ pub(super) async fn judged(
                 let ToolCallEvent::ToolCallRequested(request) = fact else { continue };
                 let id = ToolCallId::from(event.stream.aggregate_id.as_str());
                 let recorded = RecordedCall::read(reader, &id, record.until()).await?;
-                match difference(record, tools, rules, &request, (event.position, &id), &recorded)? {
+                let grants = record.grants_at(event.position);
+                match difference(grants, tools, rules, &request, (event.position, &id), &recorded)? {
                     None => same += 1,
                     Some(difference) => return Ok((same, Some(difference))),
                 }
@@ -45,8 +47,9 @@ pub(super) async fn judged(
     }
 }
 
+/// `grants` are those that counted when the call was asked for.
 fn difference(
-    record: &Record,
+    grants: &[Grant],
     tools: &Registry,
     rules: &Rules,
     request: &ToolCallRequested,
@@ -66,7 +69,7 @@ fn difference(
         return Ok(None);
     }
     let call = PolicyCall::of(definition, request);
-    let now = judge(rules, record.grants_at(position), &call, was.by != BY_ABSENCE);
+    let now = judge(rules, grants, &call, was.by != BY_ABSENCE);
     // A permission that was taken back after it had counted is no word of a rule.
     let revoked = was.by.starts_with("grant:") && was.code == ErrorCode::ApprovalCancelled.as_str();
     let decision = if revoked { Decision::Allow } else { was.decision };
@@ -83,4 +86,94 @@ fn difference(
         format!("{decision} {call}: {} by {}", verdict.code, verdict.by)
     };
     Ok(Some(Difference { position: at, replay: words(&now), log: words(&was) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use devmind_domain::conversation::GrantScope;
+    use devmind_domain::tool_call::{Target, ToolCallDecided, ToolError};
+    use devmind_domain::tools::{PolicyRule, catalogue};
+    use serde_json::{Value, json};
+
+    /// One rule about every call.
+    fn rule(decision: Decision) -> Rules {
+        let rule = json!({ "id": "p", "decision": decision });
+        Rules::new(&[serde_json::from_value::<PolicyRule>(rule).expect("a rule")]).expect("rules")
+    }
+
+    fn request(tool: &str, arguments: Value) -> ToolCallRequested {
+        let definition = catalogue().get(tool).expect("a tool of the catalogue");
+        ToolCallRequested {
+            conversation_id: "c".into(),
+            turn_id: "t".into(),
+            run_id: "r".into(),
+            user_id: "ann".into(),
+            graph_thread_id: "g".into(),
+            model_call_id: "call".into(),
+            parent_tool_call_id: None,
+            tool: tool.to_owned(),
+            tool_version: definition.version.clone(),
+            target: Target::Server,
+            device_id: None,
+            arguments,
+            call_hash: String::new(),
+            risk: definition.risk,
+        }
+    }
+
+    /// What other rules decide otherwise about a call of which this was recorded.
+    fn judged(request: &ToolCallRequested, decided: Option<ToolCallDecided>, rules: &Rules) -> Option<Difference> {
+        let own = (7, ToolCallEvent::ToolCallRequested(request.clone()));
+        let decided = decided.map(|decided| (8, ToolCallEvent::ToolCallDecided(decided)));
+        let recorded = RecordedCall(std::iter::once(own).chain(decided).collect());
+        let given = Grant {
+            grant_id: "given".into(),
+            interrupt_id: "asked".into(),
+            tool: request.tool.clone(),
+            tool_version: request.tool_version.clone(),
+            scope: GrantScope::Tool,
+        };
+        let id = ToolCallId::from("g:call");
+        let found = difference(&[given], catalogue(), rules, request, (7, &id), &recorded);
+        found.unwrap_or_else(|_| panic!("it can be judged"))
+    }
+
+    #[test]
+    fn a_permission_that_was_taken_back_after_it_counted_is_held_to_have_allowed_the_call() {
+        let call = request("demo_text", json!({}));
+        let granted =
+            Verdict { by: "grant:given".to_owned(), ..Verdict::of_tool(catalogue().get("add").expect("add").approval) };
+        let revoked = granted.revoked().decided();
+        // The grant would be found again; a rule that refuses differs from it, and names what the log has.
+        assert_eq!(judged(&call, Some(revoked.clone()), &Rules::default()), None);
+        assert_eq!(judged(&call, Some(revoked.clone()), &rule(Decision::Allow)), None);
+        let denied = judged(&call, Some(revoked), &rule(Decision::Deny)).expect("another decision");
+        assert!(denied.position == 8 && denied.log.contains("APPROVAL_CANCELLED by grant:given"), "{denied:?}");
+    }
+
+    #[test]
+    fn a_question_that_nobody_was_asked_is_no_decision_that_rules_could_differ_from() {
+        let call = request("demo_text", json!({}));
+        for decision in [Decision::Allow, Decision::Ask, Decision::Deny] {
+            assert_eq!(judged(&call, None, &rule(decision)), None, "{decision:?}");
+        }
+        // What needs no question was decided by that.
+        let sum = request("add", json!({ "a": 1, "b": 2 }));
+        assert_eq!(judged(&sum, None, &rule(Decision::Allow)), None);
+        assert!(judged(&sum, None, &rule(Decision::Deny)).is_some());
+    }
+
+    #[test]
+    fn a_call_that_was_refused_before_any_policy_was_heard_is_refused_by_no_rule() {
+        let sum = request("add", json!({ "a": "one" }));
+        let error = ToolError { code: "ARGUMENTS_INVALID".to_owned(), message: String::new() };
+        for stage in ["parse", "resolve", "validate", "limit"] {
+            let refused = ToolCallDecided::deny(stage, &error, "server");
+            assert_eq!(judged(&sum, Some(refused), &rule(Decision::Deny)), None, "{stage}");
+        }
+        // A later refusal was not before the policies.
+        let refused = ToolCallDecided::deny("device", &error, "server");
+        assert!(judged(&sum, Some(refused), &rule(Decision::Deny)).is_some());
+    }
 }

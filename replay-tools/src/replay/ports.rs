@@ -327,7 +327,7 @@ pub(super) fn refusal(
 }
 
 /// The events of a tool call, with positions.
-pub(super) struct RecordedCall(Vec<(u64, ToolCallEvent)>);
+pub(super) struct RecordedCall(pub(super) Vec<(u64, ToolCallEvent)>);
 
 /// The stages that the loop itself decides; others speak of devices and processes.
 const PURE_STAGES: [&str; 6] = ["parse", "resolve", "validate", "limit", POLICY_STAGE, "approval"];
