@@ -3,6 +3,8 @@
 use super::support::*;
 use crate::*;
 use devmind_domain::ErrorCode;
+use devmind_domain::event::DomainEvent;
+use devmind_domain::thread::{ThreadEvent, ToolResultObserved};
 
 /// The row that is damaged: the middle one of its stream.
 const DAMAGED: u64 = 3;
@@ -108,26 +110,42 @@ async fn a_row_that_is_gone_is_told_by_who_reads_a_whole_log_and_by_nobody_who_r
     }
 }
 
-#[tokio::test]
-async fn a_payload_that_is_no_json_does_not_keep_the_events_about_a_call_from_being_found() {
-    let folder = Folder::new();
-    let ledger = folder.open().await;
-    let stream = devmind_domain::event::StreamId::new(devmind_domain::event::AggregateType::Thread, "t");
-    let mut thread = events(2);
-    for event in &mut thread {
-        let observed = devmind_domain::thread::ToolResultObserved {
-            tool_call_id: "t:call".into(),
-            ok: true,
-            content: "3".into(),
-            error: None,
+on_both_stores! {
+    #[tokio::test]
+    async fn a_payload_that_is_no_json_may_be_about_any_call_and_keeps_no_other_event_from_being_found(folder: Folder) {
+        let ledger = folder.open().await;
+        let stream = devmind_domain::event::StreamId::new(devmind_domain::event::AggregateType::Thread, "t");
+        let answers = |calls: &str| {
+            let payload = serde_json::json!({
+                "run_id": "r", "round": 1, "message_id": "m", "content": "", "finish_reason": "tool_calls", "usage": {},
+                "tool_calls": [{ "id": calls, "name": "add", "arguments": "{}" }], "served_model": "m", "latency_ms": 1,
+            });
+            DomainEvent::decode("thread", "ModelResponded", 1, &payload.to_string()).expect("known").remove(0)
         };
-        event.event = devmind_domain::thread::ThreadEvent::from(observed).into();
+        let observed = |call: &str| {
+            let (tool_call_id, content) = (call.into(), "3".into());
+            ThreadEvent::from(ToolResultObserved { tool_call_id, ok: true, content, error: None }).into()
+        };
+        let facts = [
+            answers("call"), answers("other"), answers("call"), observed("t:call"), observed("t:other"), observed("t:call"),
+            answers("list"),
+        ];
+        let mut thread = events(facts.len());
+        thread.iter_mut().zip(facts).for_each(|(event, fact)| event.event = fact);
+        let append =
+            Append { streams: vec![StreamAppend { stream, expected_version: 0, events: thread }], idempotency: None };
+        ledger.append(append).await.expect("appended");
+        ledger.close().await;
+        let filter = EventFilter { tool_call_id: Some("t:call".into()), ..EventFilter::default() };
+        let found = async || positions(&folder.reader().await.query(&filter, 0, 9).await.expect("queried"));
+        assert_eq!(found().await, [1, 3, 4, 6]);
+        // An answer and a result that cannot be read, and JSON that is no answer.
+        folder.tamper("UPDATE events SET payload = 'no JSON' WHERE position IN (1, 5)").await;
+        folder.tamper("UPDATE events SET payload = '{\"tool_calls\":5}' WHERE position = 2").await;
+        folder.tamper("UPDATE events SET payload = '{\"tool_calls\":[\"call\",7]}' WHERE position = 7").await;
+        assert_eq!(found().await, [1, 3, 4, 5, 6]);
+        let reader = folder.reader().await;
+        assert_eq!(reader.last_before(&filter, 6).await.expect("looked"), Some(5));
+        assert!(reader.read(0, 1).await.expect("read")[0].decode().is_err(), "whoever shows it says so");
     }
-    let append =
-        Append { streams: vec![StreamAppend { stream, expected_version: 0, events: thread }], idempotency: None };
-    ledger.append(append).await.expect("appended");
-    ledger.close().await;
-    folder.tamper("UPDATE events SET payload = 'no JSON' WHERE position = 1").await;
-    let filter = EventFilter { tool_call_id: Some("t:call".into()), ..EventFilter::default() };
-    assert_eq!(positions(&folder.reader().await.query(&filter, 0, 9).await.expect("queried")), [2]);
 }

@@ -13,6 +13,11 @@ pub(super) fn lost_connection(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether it is about a value, such as a text that is no JSON.
+pub(super) fn is_of_data(error: &sqlx::Error) -> bool {
+    sqlstate(error).is_some_and(|state| state.starts_with("22"))
+}
+
 /// What an error means for a statement that commits by itself: what the server refused is not stored;
 /// where the connection was lost nobody has said so.
 pub(super) fn of_store(place: &str, error: sqlx::Error) -> Failure {

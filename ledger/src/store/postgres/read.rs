@@ -1,6 +1,7 @@
 //! Reading the database: pages in order, streams, filters, keys, the head.
 
 use super::connections::PgConnections;
+use super::error::is_of_data;
 use super::partition;
 use super::versions::Versions;
 use crate::append::Head;
@@ -53,6 +54,28 @@ impl PgLog {
         let id = sqlx::query_scalar("SELECT ledger_id FROM ledger.ledger_meta").fetch_one(&mut *connection).await?;
         connection.give_back();
         Ok(id)
+    }
+
+    /// The events that a query finds; where a payload of theirs is no JSON, those that the tolerant one finds.
+    async fn passing<'q>(
+        &self,
+        filter: &EventFilter,
+        query: impl Fn(Payloads) -> QueryBuilder<'q, Postgres>,
+    ) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let found = self.fetched(query(Payloads::Json)).await;
+        match found {
+            Err(error) if filter.tool_call_id.is_some() && is_of_data(&error) => {
+                self.fetched(query(Payloads::Damaged)).await
+            }
+            found => found,
+        }
+    }
+
+    async fn fetched(&self, mut query: QueryBuilder<'_, Postgres>) -> Result<Vec<StoredEvent>, sqlx::Error> {
+        let mut connection = self.connections.take().await?;
+        let events = page(query.build().fetch(&mut *connection)).await?;
+        connection.give_back();
+        Ok(events)
     }
 }
 
@@ -130,19 +153,11 @@ impl ReadLog for PgLog {
     }
 
     async fn filtered(&self, filter: &EventFilter, after: u64, limit: u32) -> Result<Vec<StoredEvent>, sqlx::Error> {
-        let mut builder = filter_query(filter, after, limit);
-        let mut connection = self.connections.take().await?;
-        let events = page(builder.build().fetch(&mut *connection)).await?;
-        connection.give_back();
-        Ok(events)
+        self.passing(filter, |payloads| filter_query(filter, payloads, after, limit)).await
     }
 
     async fn last_before(&self, filter: &EventFilter, before: u64) -> Result<Vec<StoredEvent>, sqlx::Error> {
-        let mut builder = filter_query_back(filter, before);
-        let mut connection = self.connections.take().await?;
-        let event = page(builder.build().fetch(&mut *connection)).await?;
-        connection.give_back();
-        Ok(event)
+        self.passing(filter, |payloads| filter_query_back(filter, payloads, before)).await
     }
 
     async fn snapshot(&self, stream: &StreamId) -> Result<Option<Snapshot>, sqlx::Error> {
@@ -273,21 +288,30 @@ impl ReadLog for PgLog {
     }
 }
 
-fn filter_query(filter: &EventFilter, after: u64, limit: u32) -> QueryBuilder<'_, Postgres> {
-    let mut sql = passing(filter);
+/// What the payloads are that a query looks into.
+#[derive(Clone, Copy)]
+enum Payloads {
+    /// JSON; another is an error.
+    Json,
+    /// Perhaps none: slower.
+    Damaged,
+}
+
+fn filter_query(filter: &EventFilter, payloads: Payloads, after: u64, limit: u32) -> QueryBuilder<'_, Postgres> {
+    let mut sql = passing(filter, payloads);
     sql.push(" AND position > ").push_bind(as_i64(after));
     sql.push(" ORDER BY position LIMIT ").push_bind(i64::from(limit));
     sql
 }
 
-fn filter_query_back(filter: &EventFilter, before: u64) -> QueryBuilder<'_, Postgres> {
-    let mut sql = passing(filter);
+fn filter_query_back(filter: &EventFilter, payloads: Payloads, before: u64) -> QueryBuilder<'_, Postgres> {
+    let mut sql = passing(filter, payloads);
     sql.push(" AND position < ").push_bind(as_i64(before)).push(" ORDER BY position DESC LIMIT 1");
     sql
 }
 
 /// The events that pass a filter, for a query that goes on with where and how many.
-fn passing(filter: &EventFilter) -> QueryBuilder<'_, Postgres> {
+fn passing(filter: &EventFilter, payloads: Payloads) -> QueryBuilder<'_, Postgres> {
     let EventFilter { conversation_id, run_id, tool_call_id, stream, event_type, actor } = filter;
     let mut sql = QueryBuilder::new(format!("SELECT {COLUMNS} FROM ledger.events WHERE partition = "));
     sql.push_bind(partition());
@@ -324,13 +348,21 @@ fn passing(filter: &EventFilter) -> QueryBuilder<'_, Postgres> {
         sql.push_bind(id.as_str());
         sql.push(" UNION ALL SELECT position FROM ledger.events WHERE aggregate_type = 'thread' AND aggregate_id = ");
         sql.push_bind(thread);
-        sql.push(" AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(ledger.readable(payload) ->> 'tool_call_id', ledger.readable(payload) #>> '{redacted,kept,tool_call_id}') = ");
-        sql.push_bind(id.as_str());
-        sql.push(
-            " WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_array_elements(coalesce(ledger.readable(payload) -> 'tool_calls', ledger.readable(payload) #> '{redacted,kept,tool_calls}')) \
-             AS call WHERE call ->> 'id' = ",
-        );
-        sql.push_bind(model_call_id).push(") ELSE FALSE END)");
+        match payloads {
+            Payloads::Json => {
+                sql.push(" AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(ledger.readable(payload) ->> 'tool_call_id', ledger.readable(payload) #>> '{redacted,kept,tool_call_id}') = ");
+                sql.push_bind(id.as_str());
+                sql.push(
+                    " WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_array_elements(coalesce(ledger.readable(payload) -> 'tool_calls', ledger.readable(payload) #> '{redacted,kept,tool_calls}')) \
+                     AS call WHERE call ->> 'id' = ",
+                );
+                sql.push_bind(model_call_id).push(") ELSE FALSE END)");
+            }
+            Payloads::Damaged => {
+                sql.push(" AND ledger.may_tell_of(event_type, payload, ").push_bind(id.as_str());
+                sql.push(", ").push_bind(model_call_id).push("))");
+            }
+        }
     }
     sql
 }

@@ -247,11 +247,11 @@ fn passing(filter: &EventFilter) -> QueryBuilder<'_, Sqlite> {
         sql.push_bind(id.as_str());
         sql.push(" UNION ALL SELECT position FROM events WHERE aggregate_type = 'thread' AND aggregate_id = ");
         sql.push_bind(thread)
-            // An error about one payload that is no JSON would be one about them all.
-            .push(" AND json_valid(payload) AND CASE event_type WHEN 'ToolResultObserved' THEN coalesce(payload ->> '$.tool_call_id', payload ->> '$.redacted.kept.tool_call_id') = ");
+            // An error about one payload that is no JSON would be one about them all; what nobody can read may be about any call.
+            .push(" AND CASE WHEN event_type NOT IN ('ToolResultObserved', 'ModelResponded') THEN 0 WHEN NOT json_valid(payload) THEN 1 WHEN event_type = 'ToolResultObserved' THEN coalesce(payload ->> '$.tool_call_id', payload ->> '$.redacted.kept.tool_call_id') = ");
         sql.push_bind(id.as_str());
-        sql.push(" WHEN 'ModelResponded' THEN EXISTS (SELECT 1 FROM json_each(coalesce(payload -> '$.tool_calls', payload -> '$.redacted.kept.tool_calls')) WHERE value ->> '$.id' = ");
-        sql.push_bind(model_call_id).push(") ELSE 0 END)");
+        sql.push(" ELSE EXISTS (SELECT 1 FROM json_each(coalesce(payload -> '$.tool_calls', payload -> '$.redacted.kept.tool_calls')) WHERE CASE type WHEN 'object' THEN value ->> '$.id' END = ");
+        sql.push_bind(model_call_id).push(") END)");
     }
     sql
 }
