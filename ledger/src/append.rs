@@ -7,6 +7,7 @@ use devmind_domain::canonical::{Hash, canonical_json, sha256_hex};
 use devmind_domain::event::{NewEvent, RecordedEvent, StreamId, payload_hash};
 use devmind_domain::limits::MAX_PAYLOAD_BYTES;
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// One command's events for one or more streams: all are stored, or none.
 #[derive(Clone, Debug, Default)]
@@ -128,7 +129,11 @@ impl Prepared {
 impl PreparedEvent {
     fn new(event: NewEvent, idempotency: Option<&Idempotency>) -> Result<Self, AppendError> {
         let NewEvent { event_id, event, mut metadata } = event;
-        check_id("event id", &event_id)?;
+        if !is_event_id(&event_id) {
+            return Err(AppendError::Invalid {
+                reason: format!("the event id {event_id:.64?} is no UUID in lower case"),
+            });
+        }
         if let Some(Idempotency { key, request_hash, .. }) = idempotency {
             // The key is in the log itself, so that the table of keys can be checked against it.
             metadata.idempotency_key = Some(key.clone());
@@ -151,6 +156,12 @@ impl PreparedEvent {
             metadata,
         })
     }
+}
+
+/// Whether it is a UUID as events have it: one spelling, so that one id is one text.
+pub(crate) fn is_event_id(text: &str) -> bool {
+    let mut spelled = Uuid::encode_buffer();
+    Uuid::try_parse(text).is_ok_and(|id| id.hyphenated().encode_lower(&mut spelled) == text)
 }
 
 /// SQLite cuts a text at a NUL in some of its functions, so none may contain one.

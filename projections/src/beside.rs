@@ -8,14 +8,13 @@ use crate::apply::{known_types, stored};
 use crate::compare::Schemas;
 use crate::db::Pool;
 use crate::draft;
-use crate::draft_folder::DraftFolder;
+use crate::draft_folder::{self, DraftFolder};
 use crate::error::ViewError;
 use crate::projection::Projection;
-use crate::store::{Projections, Store, postgres};
+use crate::store::{Projections, Store, existing, postgres};
 use crate::views::named;
 use devmind_domain::canonical::{hash_json, sha256_hex};
 use devmind_ledger::{EventFilter, LedgerError, LedgerReader, MAX_PAGE_EVENTS, Place};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -76,7 +75,14 @@ impl Beside {
         match views {
             Place::File(file) => {
                 remove_left(file)?;
-                let (folder, lock) = new_folder(folder_of(file))?;
+                let (folder, lock) = match new_folder(folder_of(file)) {
+                    // A disk that only reads can be looked at, too.
+                    Err(ViewError::Io(error)) if takes_nothing(&error) => {
+                        draft_folder::remove_left(NEW)?;
+                        new_folder(&std::env::temp_dir())?
+                    }
+                    made => made?,
+                };
                 let store = Store::temporary(&folder.path().join(FILE), projections).await?;
                 Ok(Self { store, schemas: files(), kept: Kept::New(folder, lock) })
             }
@@ -149,10 +155,7 @@ impl Beside {
     /// A connection that reads the live tables, with the rebuilt ones attached.
     pub async fn live_for_reading(&self, views: &Place) -> Result<Pool, ViewError> {
         let live = match views {
-            Place::File(file) => {
-                let options = SqliteConnectOptions::new().filename(file).read_only(true);
-                Pool::Sqlite(SqlitePoolOptions::new().max_connections(1).connect_with(options).await?)
-            }
+            Place::File(file) => existing(file, true).await?,
             Place::Postgres(url) => Pool::Postgres(postgres::pool(url, postgres::SCHEMA, 1)),
         };
         self.attach(&live).await?;
@@ -203,6 +206,11 @@ pub async fn forget_unfinished(views: &Place) -> Result<(), ViewError> {
         }
     }
     Ok(())
+}
+
+/// Whether nothing can be made in a folder, whoever tries again.
+fn takes_nothing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 
 /// A new folder, with its lock held.

@@ -57,15 +57,20 @@ impl DraftFolder {
 
     /// Removes all that this user left, except what is in use.
     pub fn forget() -> io::Result<()> {
-        for entry in fs::read_dir(std::env::temp_dir())?.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(BEGIN)
-                && let Ok(_lock) = held(&entry.path())
-            {
-                fs::remove_dir_all(entry.path())?;
-            }
-        }
-        Ok(())
+        remove_left(BEGIN)
     }
+}
+
+/// Removes the folders among temporary files that begin so, are this user's, and are in nobody's use.
+pub(crate) fn remove_left(begin: &str) -> io::Result<()> {
+    for entry in fs::read_dir(std::env::temp_dir())?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(begin)
+            && let Ok(_lock) = held(&entry.path())
+        {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the folder where it is missing, and holds it. In a place where everybody can make folders it is looked at whose

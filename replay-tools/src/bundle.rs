@@ -182,6 +182,36 @@ fn print(report: &BundleReport, key_fits: bool, seen: &[Option<Seen<'_>>], outpu
     })
 }
 
+/// How far a bundle is checked, and then stored.
+pub(crate) struct Told {
+    bytes: u64,
+    storing: &'static str,
+    checked: Option<Progress>,
+    stored: Option<Progress>,
+}
+
+impl Told {
+    /// `storing`: what it is called to store it.
+    pub fn of(bundle: &Path, storing: &'static str) -> Self {
+        let bytes = std::fs::metadata(bundle).map_or(0, |metadata| metadata.len());
+        Self { bytes, storing, checked: Some(Progress::new("checking", "events")), stored: None }
+    }
+
+    pub fn tell(&mut self, now: Importing) {
+        match now {
+            Importing::Checked(events) => {
+                self.checked.as_ref().inspect(|bar| bar.set(events, likely(events, self.bytes)));
+            }
+            Importing::Stored(done, all) => {
+                if let Some(bar) = self.checked.take() {
+                    bar.set(all, all);
+                }
+                self.stored.get_or_insert_with(|| Progress::going_on(self.storing, "events")).set(done, all);
+            }
+        }
+    }
+}
+
 pub(crate) async fn import(data: &Source, bundle: &Path, yes: bool, output: &mut Output) -> Result<Verdict, Failure> {
     if !yes {
         let verdict = verify(bundle, None, &[], output)?;
@@ -190,21 +220,9 @@ pub(crate) async fn import(data: &Source, bundle: &Path, yes: bool, output: &mut
     }
     std::fs::create_dir_all(data.folder()).map_err(BundleError::from)?;
     let imported = {
-        let size = std::fs::metadata(bundle).map_or(0, |metadata| metadata.len());
-        let mut checking = Some(Progress::new("checking", "events"));
-        let mut importing = None;
-        let tell = |told| match told {
-            Importing::Checked(events) => {
-                checking.as_ref().inspect(|bar| bar.set(events, likely(events, size)));
-            }
-            Importing::Stored(done, all) => {
-                if let Some(bar) = checking.take() {
-                    bar.set(all, all);
-                }
-                importing.get_or_insert_with(|| Progress::going_on("importing", "events")).set(done, all);
-            }
-        };
-        import_bundle(bundle, data.ledger(), tell).await.map_err(|error| named(bundle, error))?
+        let mut told = Told::of(bundle, "importing");
+        let imported = import_bundle(bundle, data.ledger(), |now| told.tell(now)).await;
+        imported.map_err(|error| named(bundle, error))?
     };
     let done = match imported {
         Ok(done) => done,

@@ -2,7 +2,7 @@
 //! which is all that is there.
 
 use crate::at::{self, At};
-use crate::bundle::named;
+use crate::bundle::{Told, named};
 use crate::failure::Failure;
 use crate::output::{escaped, say};
 use devmind_domain::ErrorCode;
@@ -52,7 +52,11 @@ impl Source {
     /// A bundle, with nothing but itself.
     pub async fn of_bundle(file: &Path) -> Result<Self, Failure> {
         let folder = tempfile::tempdir().map_err(BundleError::from)?;
-        let (reader, report) = match open_bundle(file, folder.path()).await.map_err(|error| named(file, error))? {
+        let opened = {
+            let mut told = Told::of(file, "opening");
+            open_bundle(file, folder.path(), |now| told.tell(now)).await.map_err(|error| named(file, error))?
+        };
+        let (reader, report) = match opened {
             Ok(opened) => opened,
             Err(report) => {
                 let (total, file) = (report.findings_total, file.display());

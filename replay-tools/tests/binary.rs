@@ -243,9 +243,19 @@ async fn at_a_terminal_a_bar_shows_how_much_how_fast_and_how_long_and_what_is_pr
 #[tokio::test]
 async fn a_ledger_on_a_disk_that_only_reads_can_be_looked_at() {
     let data = Data::with_story().await;
+    assert_eq!(data.run(&["rebuild", "--yes"]).await.status, 0);
     let before = data.files();
     let (folder, program) = (data.path().display(), env!("CARGO_BIN_EXE_devmind-replay"));
-    for command in ["log", "verify", "timeline --run r", "export other/bundle"] {
+    for command in [
+        "log",
+        "verify",
+        "timeline --run r",
+        "export other/bundle",
+        "status",
+        "rebuild --check",
+        "attest --at 3",
+        "attest",
+    ] {
         let inside = format!(
             "mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && ! touch {folder}/x 2>/dev/null \
              && exec {program} --data {folder} {command}"

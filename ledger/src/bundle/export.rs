@@ -35,7 +35,8 @@ pub struct Export {
     pub resumed: u64,
 }
 
-/// Writes a bundle to a file that is not there yet; until it is complete, it is `<file>.part`.
+/// Writes a bundle to a file that is not there yet; until it is complete, it is `<file>.part`. That stays where the next
+/// export can go on with it, and goes where the log itself is why there will be none.
 ///
 /// `checkpoint` is the newest one of the ledger; events after it are left out. `progress` is told
 /// positions (done, all), at first how far an interrupted export had come.
@@ -67,10 +68,42 @@ pub async fn export_bundle(
         fingerprint: key.fingerprint(),
     };
     let part = part_of(file);
-    let mut writer = Writer::open(&part, header)?;
+    let done = write(reader, selection, header, &part, &mut progress).await;
+    match &done {
+        Ok(_) => std::fs::rename(&part, file)?,
+        Err(error) if error.is_refusal() => drop(std::fs::remove_file(&part)),
+        Err(_) => {}
+    }
+    done
+}
+
+/// Writes the part to its end.
+async fn write(
+    reader: &LedgerReader,
+    selection: &Selection,
+    header: Header,
+    part: &Path,
+    progress: &mut impl FnMut(u64, u64),
+) -> Result<Export, BundleError> {
+    let prover = Prover::new(reader.clone());
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(part)?;
+    let mut begun = Begun::read(&file, &header);
+    if let Some(found) = &begun.header
+        && !is_of_log(&prover, found).await
+    {
+        begun = Begun::default();
+    }
+    let mut writer = Writer::open(file, header, begun)?;
+    let fingerprint = writer.header.fingerprint.clone();
     // An interrupted export goes on under the checkpoint that it began with.
     let (_, _, signed) = writer.header.checked().map_err(|reason| BundleError::Line { line: 1, reason })?;
-    let prover = Prover::new(reader.clone());
+    // Neither a log that lost events nor one that was rewritten is what was signed.
+    let not_signed = || {
+        BundleError::from(reader.corrupt(format!("it is not the log whose first {} events were signed", signed.size)))
+    };
+    if reader.head().await?.position < signed.size {
+        return Err(not_signed());
+    }
     let any = EventFilter::default();
     let resumed = writer.events;
     let mut after = writer.after;
@@ -118,9 +151,19 @@ pub async fn export_bundle(
             }
         }
     }
+    if prover.root(signed.size).await? != signed.root {
+        return Err(not_signed());
+    }
     let events = writer.finish()?;
-    std::fs::rename(&part, file)?;
-    Ok(Export { events, size: signed.size, root: signed.root, fingerprint: key.fingerprint(), resumed })
+    Ok(Export { events, size: signed.size, root: signed.root, fingerprint, resumed })
+}
+
+/// Whether what was begun is of the log as it is now.
+async fn is_of_log(prover: &Prover, begun: &Header) -> bool {
+    match begun.checked() {
+        Ok((_, _, signed)) => prover.root(signed.size).await.is_ok_and(|root| root == signed.root),
+        Err(_) => false,
+    }
 }
 
 async fn keys_between(reader: &LedgerReader, first: u64, last: u64) -> Result<Vec<KeyLine>, BundleError> {
@@ -150,10 +193,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// A new file, or one that was begun with the same selection, cut to its last whole event.
-    fn open(part: &Path, header: Header) -> Result<Self, BundleError> {
-        let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(part)?;
-        let begun = Begun::read(&file, &header);
+    /// A file that is written anew, or on from what was begun, cut to its last whole event.
+    fn open(mut file: File, header: Header, begun: Begun) -> Result<Self, BundleError> {
         file.set_len(begun.bytes)?;
         file.seek(SeekFrom::Start(begun.bytes))?;
         let Begun { hash, events, after, header: found, .. } = begun;
@@ -203,7 +244,7 @@ impl Begun {
             match line {
                 Line::Bundle(found) if begun.header.is_none() => {
                     let same = found.selection == wanted.selection && found.key == wanted.key;
-                    if !same || found.checked().is_err() {
+                    if !same {
                         return Self::default();
                     }
                     begun.header = Some(found);

@@ -17,12 +17,13 @@ pub use export::{Export, Selection, export_bundle};
 pub use import::{Imported, Importing, import_bundle};
 pub use open::open_bundle;
 
+use crate::append::is_event_id;
 use crate::error::LedgerError;
 use crate::proof::ProveError;
-use devmind_domain::Timestamp;
 use devmind_domain::canonical::Hash;
 use devmind_domain::event::{RecordedEvent, StreamId};
 use devmind_domain::proof::{Checkpoint, Note, NoteKey};
+use devmind_domain::{ErrorCode, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead};
 
@@ -62,6 +63,18 @@ pub enum BundleError {
     /// A proof.
     #[error(transparent)]
     Prove(#[from] ProveError),
+}
+
+impl BundleError {
+    /// Whether trying again ends the same: it is about what is in the log, not about a disk or a connection.
+    fn is_refusal(&self) -> bool {
+        match self {
+            Self::Line { .. } | Self::NoCheckpoint | Self::Partial | Self::NotEmpty => true,
+            Self::Ledger(error) | Self::Prove(ProveError::Ledger(error)) => error.code() == ErrorCode::LedgerCorrupt,
+            Self::Prove(ProveError::OutOfRange { .. }) => true,
+            Self::Io(_) => false,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -149,6 +162,9 @@ impl EventLine {
         // Another spelling of the same moment would hash to the same leaf.
         if recorded_at.to_string() != self.recorded_at {
             return Err(format!("recorded_at is {:?}", self.recorded_at));
+        }
+        if !is_event_id(&self.event_id) {
+            return Err(format!("event_id is {:.64?}", self.event_id));
         }
         let proof = self.proof.map(|path| path.iter().map(|text| hash(text)).collect::<Result<_, _>>()).transpose()?;
         let event = RecordedEvent {

@@ -1,6 +1,7 @@
 //! Rows of the table `events`, the same in every store, and the events they hold.
 
 use super::{StoredEvent, as_i64};
+use crate::append::is_event_id;
 use crate::limits::MAX_PAGE_BYTES;
 use crate::ring::weight;
 use devmind_domain::Timestamp;
@@ -83,11 +84,15 @@ fn recorded_event<R: EventRow>(row: &R, position: u64) -> Result<RecordedEvent, 
     if recorded_at.to_string() != recorded_text {
         return Err(format!("recorded_at is {recorded_text:?}, which is not how the ledger writes a moment"));
     }
+    let event_id = text("event_id", 2)?;
+    if !is_event_id(&event_id) {
+        return Err(format!("event_id: {event_id:.64?} is no UUID"));
+    }
     let leaf_hash = row.bytes(11).map_err(|error| format!("leaf_hash: {}", cause(error)))?;
     Ok(RecordedEvent {
         partition: u32::try_from(integer("partition", 0)?).map_err(|error| format!("partition: {error}"))?,
         position,
-        event_id: text("event_id", 2)?,
+        event_id,
         stream: StreamId { aggregate_type: text("aggregate_type", 3)?, aggregate_id: text("aggregate_id", 4)? },
         sequence: u64::try_from(integer("sequence", 5)?).map_err(|error| format!("sequence: {error}"))?,
         event_type: text("event_type", 6)?,

@@ -148,6 +148,58 @@ async fn an_export_that_was_interrupted_anywhere_goes_on_to_the_same_bundle() {
     }
 }
 
+#[tokio::test]
+async fn what_the_log_itself_refuses_to_export_leaves_nothing_behind_and_what_was_begun_of_another_log_is_begun_anew() {
+    let (source, other) = (Source::of(6).await, Source::of(8).await);
+    for (selection, name) in [(Selection::Everything, "all"), (stream_filter("s0"), "part")] {
+        // The same key, and the same words: only the log is another.
+        let (_, begun) = other.export(&selection, name).await.expect("exported");
+        let (_, file) = source.export(&selection, name).await.expect("exported");
+        let (whole, part) = (fs::read(&file).expect("read"), file.with_file_name(format!("{name}.part")));
+        let begun = fs::read(begun).expect("read");
+        let cut = begun.len() - 200;
+        fs::rename(&file, file.with_extension("kept")).expect("moved");
+        fs::write(&part, &begun[..cut]).expect("written");
+        let (again, _) = source.export(&selection, name).await.expect("exported");
+        assert!(again.resumed == 0 && fs::read(&file).expect("read") == whole, "{name}");
+        fs::remove_file(&file).expect("removed");
+        for damage in [
+            "UPDATE events SET payload = '{}' WHERE position = 4",
+            "UPDATE events SET recorded_at = 'yesterday' WHERE position = 4",
+            // Everything fits, and is not what was signed.
+            "UPDATE events SET metadata = replace(metadata, 'ann', 'bob') WHERE position = 4",
+            "DELETE FROM events WHERE position > 5",
+        ] {
+            let fits = damage.contains("ann") || damage.contains("DELETE");
+            let (checkpoint, key) = (source.checkpoint.clone(), source.key.clone());
+            let copy = Source { folder: source.folder.copied().await, checkpoint, key };
+            match fits {
+                true => copy.folder.forge(damage).await,
+                false => copy.folder.tamper(damage).await,
+            }
+            if damage.contains("DELETE") {
+                copy.folder.tamper("UPDATE head SET size = 5").await;
+            }
+            for resumed in [false, true] {
+                let left = copy.folder.path().join(format!("{name}.part"));
+                if resumed {
+                    fs::write(&left, &whole[..whole.len() / 2]).expect("written");
+                }
+                let refused = copy.export(&selection, name).await.expect_err(damage);
+                assert!(
+                    matches!(&refused, BundleError::Ledger(error) if error.code() == devmind_domain::ErrorCode::LedgerCorrupt),
+                    "{name}, {damage}: {refused}"
+                );
+                assert!(!left.exists() && !copy.folder.path().join(name).exists(), "{name}, {damage}");
+            }
+        }
+        // What a disk refuses may be gone on with.
+        fs::create_dir(&part).expect("in the way");
+        assert!(matches!(source.export(&selection, name).await, Err(BundleError::Io(_))) && part.exists());
+        fs::remove_dir(&part).expect("removed");
+    }
+}
+
 on_both_stores! {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_whole_bundle_becomes_a_ledger_with_the_same_positions_bytes_hashes_keys_and_root(target: Folder) {

@@ -11,10 +11,12 @@ const DAMAGED: u64 = 3;
 const EVENTS: u64 = 5;
 
 /// Columns, and what they are damaged with; text that is no UTF-8 where a text is free.
-const COLUMNS: [(&str, &str); 12] = [
+const COLUMNS: [(&str, &str); 14] = [
     ("partition", "7"),
     ("position", "-5"),
     ("event_id", "CAST(X'ff' AS TEXT)"),
+    ("event_id", "'no UUID'"),
+    ("event_id", "upper(event_id)"),
     ("aggregate_type", "CAST(X'ff' AS TEXT)"),
     ("aggregate_id", "CAST(X'ff' AS TEXT)"),
     ("sequence", "-5"),
@@ -88,7 +90,11 @@ async fn a_reader_that_passes_over_a_damaged_row_names_it_whichever_column_it_is
 async fn the_same_on_postgres() {
     let folder = Folder::postgres();
     filled(&folder).await;
-    for (column, value, was) in [("partition", "7", "0"), ("recorded_at", "'yesterday'", "")] {
+    for (column, value, was) in [
+        ("partition", "7", "0"),
+        ("event_id", "'no UUID'", "019a0000-0000-7000-8000-000000000000"),
+        ("recorded_at", "'yesterday'", ""),
+    ] {
         folder.tamper(&format!("UPDATE events SET {column} = {value} WHERE position = {DAMAGED}")).await;
         is_passed_over(&folder, column).await;
         folder.tamper(&format!("UPDATE events SET {column} = '{was}' WHERE position = {DAMAGED}")).await;

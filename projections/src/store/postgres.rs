@@ -53,6 +53,11 @@ pub(super) async fn open(
     let store =
         Store { write: Pool::Postgres(pool(url, SCHEMA, WRITERS)), read: Pool::Postgres(pool(url, SCHEMA, READERS)) };
     settle(&store.write, ledger, projections).await?;
+    // What a check was killed beside holds what people wrote, and much room. Whose schemas they are is no reason not to
+    // start.
+    if let Err(error) = remove_left(&mut connection, BESIDE).await {
+        tracing::warn!(%error, database = %url, "what an interrupted rebuild left behind stays");
+    }
     // The lock goes with the connection.
     connection.close().await?;
     Ok(store)

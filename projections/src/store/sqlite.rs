@@ -191,11 +191,24 @@ async fn check(pool: &SqlitePool) -> Result<(), ViewError> {
 
 /// One connection to a file that is there; nothing is made, migrated or replaced.
 pub(crate) async fn existing(file: &Path, read_only: bool) -> Result<Pool, ViewError> {
-    let options = match read_only {
-        true => SqliteConnectOptions::new().filename(file).read_only(true),
-        false => options(file),
+    let one = |options| SqlitePoolOptions::new().max_connections(1).connect_with(options);
+    if !read_only {
+        return Ok(Pool::Sqlite(one(options(file)).await?));
+    }
+    let options = SqliteConnectOptions::new().filename(file).read_only(true);
+    let looked = async {
+        let pool = one(options.clone()).await?;
+        sqlx::query("SELECT count(*) FROM sqlite_schema").execute(&pool).await?;
+        Ok::<_, sqlx::Error>(pool)
     };
-    Ok(Pool::Sqlite(SqlitePoolOptions::new().max_connections(1).connect_with(options).await?))
+    Ok(Pool::Sqlite(match looked.await {
+        // SQLite makes companions beside a file at rest, which it cannot on a disk that only reads. What has none is
+        // used by nobody, and is read as it is.
+        Err(_) if ["-wal", "-shm"].iter().all(|suffix| !beside(file, suffix).exists()) => {
+            one(options.immutable(true)).await?
+        }
+        pool => pool?,
+    }))
 }
 
 /// Holds `<file>.lock` until dropped; the operating system frees it when the process dies.

@@ -230,7 +230,7 @@ async fn two_processes_that_keep_the_same_views_apply_each_event_once() {
 }
 
 #[tokio::test]
-async fn a_rebuild_that_was_interrupted_leaves_nothing_that_the_next_one_does_not_remove() {
+async fn a_rebuild_that_was_interrupted_leaves_nothing_that_the_next_one_or_a_start_does_not_remove() {
     let mut bench = Bench::postgres().await;
     bench.append([started("c1", "ann")]).await;
     let place = bench.views_place();
@@ -242,12 +242,20 @@ async fn a_rebuild_that_was_interrupted_leaves_nothing_that_the_next_one_does_no
         sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut *connection).await.expect("counted")
     };
     let alive = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
-    let died = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
-    died.store.close().await;
-    drop(died);
-    // The server notices the end of the dead one's connection a moment later.
-    while schemas().await != 1 {
-        crate::rebuild::rebuild(&place, bench.ledger.reader(), |_, _| {}).await.expect("rebuilt");
+    for by_a_start in [false, true] {
+        let died = crate::beside::Beside::new(&place, &PROJECTIONS.to_vec()).await.expect("made");
+        died.store.close().await;
+        drop(died);
+        assert_eq!(schemas().await, 2);
+        // The server notices the end of the dead one's connection a moment later.
+        while schemas().await != 1 {
+            let log = bench.ledger.reader();
+            if by_a_start {
+                crate::store::Store::open(&place, log, &PROJECTIONS.to_vec()).await.expect("open").close().await;
+            } else {
+                crate::rebuild::rebuild(&place, log, |_, _| {}).await.expect("rebuilt");
+            }
+        }
     }
     alive.remove().await.expect("the one under way was left alone");
     assert_eq!(schemas().await, 0);

@@ -22,22 +22,59 @@ use devmind_projections::{Unread, events_of_run};
 use send::Collector;
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use tempfile::TempPath;
 use wire::Attribute;
 
 /// Where the spans go.
 enum Target {
-    File(BufWriter<File>),
+    File(SpansFile),
     Collector(Collector),
 }
 
 impl Target {
     async fn take(&mut self, request: &Value) -> Result<(), Failure> {
         match self {
-            Self::File(file) => Ok(writeln!(file, "{request}")?),
+            Self::File(file) => file.line(request),
             Self::Collector(collector) => collector.send(request).await,
         }
     }
+}
+
+/// A file that has its name once it is whole; until then it is `<file>.part`, and goes with whoever writes it.
+struct SpansFile {
+    name: PathBuf,
+    out: BufWriter<File>,
+    part: TempPath,
+}
+
+impl SpansFile {
+    fn create(name: &Path) -> Result<Self, Failure> {
+        let mut part = name.as_os_str().to_owned();
+        part.push(".part");
+        let made = match name.exists() {
+            true => Err(io::Error::from(io::ErrorKind::AlreadyExists)),
+            false => File::create(&part).and_then(|file| Ok((file, TempPath::try_from_path(PathBuf::from(part))?))),
+        };
+        let (file, part) = made.map_err(|error| unwritten(name, &error))?;
+        Ok(Self { name: name.to_owned(), out: BufWriter::new(file), part })
+    }
+
+    fn line(&mut self, request: &Value) -> Result<(), Failure> {
+        writeln!(self.out, "{request}").map_err(|error| unwritten(&self.name, &error))
+    }
+
+    fn finish(mut self) -> Result<(), Failure> {
+        let written = self.out.flush().and_then(|()| self.out.get_ref().sync_all());
+        let named = written.and_then(|()| Ok(self.part.persist_noclobber(&self.name)?));
+        named.map_err(|error| unwritten(&self.name, &error))
+    }
+}
+
+fn unwritten(name: &Path, error: &io::Error) -> Failure {
+    Failure::new(ErrorCode::IoError, format!("{} cannot be written: {error}", name.display()))
+        .with_hint("name a file that is not there yet, in a folder that is and has room")
 }
 
 pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
@@ -52,11 +89,7 @@ pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output
     let mut target = if named.starts_with("http://") || named.starts_with("https://") {
         Target::Collector(Collector::new(&named, &args.header)?)
     } else {
-        let file = File::create_new(&args.file).map_err(|error| {
-            Failure::new(ErrorCode::IoError, format!("{} cannot be written: {error}", args.file.display()))
-                .with_hint("name a file that is not there yet, in a folder that is")
-        })?;
-        Target::File(BufWriter::new(file))
+        Target::File(SpansFile::create(&args.file)?)
     };
     let resource: [Attribute; 2] =
         [("service.name", json!("devmind")), ("service.instance.id", json!(reader.ledger_id()))];
@@ -77,9 +110,8 @@ pub(crate) async fn export(data: &Source, args: &ExportArgs, output: &mut Output
             progress.set(done, runs.len() as u64);
         }
     }
-    if let Target::File(file) = &mut target {
-        file.flush()?;
-        file.get_ref().sync_all()?;
+    if let Target::File(file) = target {
+        file.finish()?;
     }
     let waiting = runs.len() - exported;
     if output.is_json() {
@@ -123,5 +155,29 @@ async fn runs(reader: &LedgerReader, args: &ExportArgs, position: u64) -> Result
             }
         }
         after = last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_spans_has_its_name_once_it_is_whole_is_never_written_over_and_leaves_nothing_where_it_fails() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = folder.path().join("spans.jsonl");
+        let files = || std::fs::read_dir(folder.path()).expect("read").count();
+        let mut begun = SpansFile::create(&name).expect("made");
+        begun.line(&json!({ "a": 1 })).expect("written");
+        assert!(!name.exists() && files() == 1);
+        drop(begun);
+        assert_eq!(files(), 0, "what was begun");
+        let mut whole = SpansFile::create(&name).expect("made");
+        whole.line(&json!({ "a": 1 })).expect("written");
+        let second = SpansFile::create(&name).expect("nobody has the name yet");
+        whole.finish().expect("whole");
+        second.finish().expect_err("somebody has it by now");
+        assert!(SpansFile::create(&name).is_err(), "it is there");
+        assert_eq!((std::fs::read_to_string(&name).expect("read").as_str(), files()), ("{\"a\":1}\n", 1));
     }
 }
