@@ -56,7 +56,7 @@ pub(crate) async fn run(data: &Source, args: ReconcileArgs, output: &mut Output)
             let brings = match &mut journal {
                 Some(journal) => {
                     let id = call.tool_call_id.as_str();
-                    let server = server_of(&reader, id, at, &mut unread).await?;
+                    let (server, _) = server_of(&reader, id, at, &mut unread).await?;
                     let row = journal.row(id).await?;
                     Some(brings(&side_of(&journal.id, row, &server), call, journal.purged_through))
                 }
@@ -190,11 +190,12 @@ fn brings(side: &Journal, call: &ToolCallRow, purged_through: i64) -> String {
     }
 }
 
-/// What the log says of a call up to a position.
-async fn server_of(reader: &LedgerReader, id: &str, at: u64, unread: &mut Unread) -> Result<Server, Failure> {
+/// What the log says of a call up to a position, and whether it has its result by now.
+async fn server_of(reader: &LedgerReader, id: &str, at: u64, unread: &mut Unread) -> Result<(Server, bool), Failure> {
     let mut events = reader.read_stream(&StreamId::new(AggregateType::ToolCall, id), 0).await?;
+    let has_result = Server::of(&events, &mut Unread::default()).has_result();
     events.retain(|event| event.position <= at);
-    Ok(Server::of(&events, unread))
+    Ok((Server::of(&events, unread), has_result))
 }
 
 /// Log and journal, joined over all calls that were sent to it.
@@ -228,9 +229,9 @@ async fn join(
             after = last.position;
             for event in page.iter().filter(|event| event.position <= at) {
                 let id = event.stream.aggregate_id.as_str();
-                let server = server_of(reader, id, at, unread).await?;
+                let (server, has_result) = server_of(reader, id, at, unread).await?;
                 if server.on_device && server.journal_id.as_ref() == Some(&journal.id) {
-                    joined.sent(id, &server, journal.row(id).await?, journal.purged_through);
+                    joined.sent(id, (&server, has_result), journal.row(id).await?, journal.purged_through);
                 }
             }
             progress.set(after.min(at), at);
@@ -251,13 +252,14 @@ async fn join(
 }
 
 impl Joined {
-    /// A call of the log that was sent to the journal's device, and the row that there is of it.
-    fn sent(&mut self, id: &str, server: &Server, row: Option<JournalRow>, purged_through: i64) {
+    /// A call of the log that was sent to the journal's device, and the row that there is of it. `has_result`: whether
+    /// the log has its result by now, for the journal is as it is now.
+    fn sent(&mut self, id: &str, (server, has_result): (&Server, bool), row: Option<JournalRow>, purged_through: i64) {
         let side = side_of(&self.journal_id, row, server);
         let (conclusion, why) = match &side {
             // What is in the log and was acknowledged may be forgotten by the device.
             Journal::Unheard if purged_through > 0 => conclude(server, &Journal::NotGiven),
-            Journal::Row(JournalRow { delivery, .. }) if delivery == "acked" && !server.has_result() => {
+            Journal::Row(JournalRow { delivery, .. }) if delivery == "acked" && !has_result => {
                 (Conclusion::Conflict, "the device was told that its result is stored, the log has none".to_owned())
             }
             Journal::NotGiven | Journal::Foreign(_) | Journal::Unheard | Journal::Row(_) => conclude(server, &side),
@@ -321,6 +323,7 @@ impl Joined {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use devmind_domain::tool_call::ResultStatus;
 
     fn row(phase: &str, status: Option<&str>, delivery: &str) -> JournalRow {
         JournalRow {
@@ -348,7 +351,7 @@ mod tests {
     fn joined(row_of: Option<JournalRow>, known: bool) -> Joined {
         let mut joined = Joined { journal_id: "j".into(), ..Joined::default() };
         if known {
-            joined.sent("k", &sent(), row_of.clone(), -1);
+            joined.sent("k", (&sent(), false), row_of.clone(), -1);
         }
         if let Some(row) = row_of {
             joined.has("k", &row, "ledger", known);
@@ -368,5 +371,16 @@ mod tests {
         assert!(unknown_here.conflicts[0].1.contains("that the log has not"), "{unknown_here:?}");
         let others = joined(Some(JournalRow { server_id: "another".into(), ..row("reserved", None, "open") }), false);
         assert_eq!((others.of_others, others.conflicts.len()), (1, 0));
+        // What the log had not at an earlier position, it may have by now: the journal is never as it was.
+        let mut earlier = Joined { journal_id: "j".into(), ..Joined::default() };
+        earlier.sent("k", (&sent(), true), Some(row("settled", Some("succeeded"), "acked")), -1);
+        assert_eq!((earlier.counts.get("executed once"), earlier.conflicts_total), (Some(&1), 0), "{earlier:?}");
+        // A journal that forgets what is old says nothing by having no row.
+        let ran = Server { result: Some((ResultStatus::Succeeded, None)), results: 1, ..sent() };
+        for (purged_through, expected) in [(0, "conflict"), (1, "executed once")] {
+            let mut purged = Joined { journal_id: "j".into(), ..Joined::default() };
+            purged.sent("k", (&ran, true), None, purged_through);
+            assert_eq!(purged.counts.get(expected), Some(&1), "{purged:?}");
+        }
     }
 }

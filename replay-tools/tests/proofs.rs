@@ -1,6 +1,8 @@
 //! `verify` against checkpoints and of bundles, `export`, `import`, `attest`, `redact`, `prove-once`, `witness`:
 //! the real binary over real files.
 
+#[path = "proofs/bundles.rs"]
+mod bundles;
 #[path = "proofs/interrupted.rs"]
 mod interrupted;
 #[path = "proofs/journal.rs"]
