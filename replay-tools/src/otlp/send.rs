@@ -103,3 +103,57 @@ impl Collector {
         Failure::new(ErrorCode::CollectorRefused, format!("the collector at {address} {reason}"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::played::{answer, server};
+    use serde_json::json;
+
+    /// What comes of sending once, and how often it was tried.
+    async fn sent(answers: &[(&str, &str, &str)], headers: &[(&str, &str)]) -> (Result<(), Failure>, Vec<String>) {
+        let answers = answers.iter().map(|(status, more, body)| answer(status, more, body)).collect();
+        let (address, requests) = server(answers).await;
+        let headers: Vec<_> = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let collector = Collector::new(&address, &headers).unwrap_or_else(|_| panic!("a collector"));
+        let came = collector.send(&json!({})).await;
+        let requests = requests.lock().expect("whole").clone();
+        (came, requests)
+    }
+
+    #[tokio::test]
+    async fn what_may_succeed_later_is_tried_again_so_often_and_all_else_is_told_at_once() {
+        let now = "retry-after: 0\r\n";
+        let again = ["429 Too Many Requests", "502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"];
+        let mut answers: Vec<_> = again.iter().map(|status| (*status, now, "")).collect();
+        answers.push(("200 OK", "", ""));
+        let (came, requests) = sent(&answers, &[("x-key", "v")]).await;
+        assert!(came.is_ok() && requests.len() == 5, "{came:?}");
+        assert!(requests.iter().all(|request| request.starts_with("POST /v1/traces ") && request.contains("x-key: v")));
+        answers[4] = ("503 Service Unavailable", now, "");
+        answers.extend(answers.clone());
+        let (came, requests) = sent(&answers, &[]).await;
+        assert!(came.is_err() && requests.len() == MAX_ATTEMPTS as usize, "{came:?}");
+        let (came, requests) = sent(&[("400 Bad Request", "", ""), ("200 OK", "", "")], &[]).await;
+        assert!(came.is_err() && requests.len() == 1, "{came:?}");
+    }
+
+    #[tokio::test]
+    async fn a_success_that_refused_spans_is_none_in_either_spelling_of_the_number() {
+        for rejected in [r#""2""#, "2"] {
+            let body = format!(r#"{{"partialSuccess":{{"rejectedSpans":{rejected},"errorMessage":"too old"}}}}"#);
+            let (came, _) = sent(&[("200 OK", "", &body)], &[]).await;
+            let Err(Failure::Error { code, message, .. }) = came else { panic!("{body}") };
+            assert!(code == ErrorCode::CollectorRefused && message.contains("2 spans: too old"), "{message}");
+        }
+        let warned = r#"{"partialSuccess":{"errorMessage":"mind the load"}}"#;
+        assert!(sent(&[("200 OK", "", warned)], &[]).await.0.is_ok());
+    }
+
+    #[test]
+    fn what_is_no_header_is_refused_before_anything_is_sent() {
+        for (name, value) in [("a b", "v"), ("", "v"), ("a", "v\n")] {
+            assert!(Collector::new("http://localhost:1", &[(name.to_owned(), value.to_owned())]).is_err(), "{name:?}");
+        }
+    }
+}

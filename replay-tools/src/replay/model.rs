@@ -152,3 +152,48 @@ impl AskedModel {
             .with_hint("check --ask, the model's name (--with model=NAME) and MODEL_API_KEY")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::played::{answer, server};
+    use devmind_domain::tools::catalogue;
+
+    /// What comes of an answer, and what was sent for it.
+    async fn asked(key: Option<&str>, told: String) -> (Result<Answered, Failure>, String) {
+        let (address, requests) = server(vec![told]).await;
+        let model = AskedModel::new(&address, key.map(str::to_owned), "m".to_owned()).expect("a model");
+        let came = model.ask(&[Message::System { content: "s".to_owned() }], catalogue()).await;
+        let sent = requests.lock().expect("whole").concat();
+        (came, sent)
+    }
+
+    #[tokio::test]
+    async fn what_an_endpoint_complains_about_has_a_code_of_its_own_and_never_the_key() {
+        for (status, body, expected) in [
+            ("401 Unauthorized", "", "MODEL_AUTH_FAILED"),
+            ("403 Forbidden", "", "MODEL_AUTH_FAILED"),
+            ("429 Too Many Requests", "", "MODEL_RATE_LIMITED"),
+            ("400 Bad Request", "no such key: k-123", "MODEL_REFUSED"),
+            ("503 Service Unavailable", "", "MODEL_UNAVAILABLE"),
+            ("200 OK", "no JSON", "MODEL_REFUSED"),
+            ("200 OK", r#"{"choices":[]}"#, "MODEL_REFUSED"),
+        ] {
+            let (came, sent) = asked(Some("k-123"), answer(status, "", body)).await;
+            let Err(Failure::Error { code, message, .. }) = came else { panic!("{status} {body}") };
+            assert_eq!(code.as_str(), expected, "{status} {body}: {message}");
+            assert!(sent.contains("Bearer k-123") && !message.contains("k-123"), "{message}");
+        }
+        let too_long = format!(r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#, "x".repeat(MAX_ANSWER_BYTES));
+        assert!(asked(None, answer("200 OK", "", &too_long)).await.0.is_err(), "it is cut off, and no JSON any more");
+    }
+
+    #[tokio::test]
+    async fn an_empty_key_is_none_and_a_refusal_in_words_is_an_answer() {
+        let body = r#"{"choices":[{"message":{"content":null,"refusal":"I will not."}}]}"#;
+        let (came, sent) = asked(Some(""), answer("200 OK", "", body)).await;
+        assert!(!sent.to_lowercase().contains("authorization"), "{sent}");
+        let said = came.unwrap_or_else(|_| panic!("an answer"));
+        assert_eq!((said.content.as_str(), said.served_model.as_str()), ("I will not.", "m"));
+    }
+}

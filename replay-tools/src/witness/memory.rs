@@ -204,3 +204,95 @@ fn make_private(folder: &Path) -> io::Result<()> {
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use devmind_domain::proof::SignatureKind;
+    use tempfile::TempDir;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+    fn signer(name: &str, kind: SignatureKind) -> NoteSigner {
+        NoteSigner::from_seed(name, kind, &[7; 32]).expect("a key")
+    }
+
+    fn open(folder: &TempDir) -> Result<Witness, Failure> {
+        let watched = ["a", "b"].map(|name| WatchedLog::from(signer(name, SignatureKind::Ed25519).public()));
+        Witness::open(folder.path(), "w", watched.to_vec())
+    }
+
+    /// A head that is the log's first for whoever has seen nothing of it.
+    fn submission(log: &str, size: u64, root: u8, old: u64) -> String {
+        let checkpoint = Checkpoint { origin: log.to_owned(), size, root: [root; 32] };
+        let note = Note::signed(checkpoint.to_text(), &signer(log, SignatureKind::Ed25519), 0);
+        Submission { old, proof: Vec::new(), note: note.to_string() }.to_text()
+    }
+
+    fn refusals(folder: &TempDir) -> usize {
+        fs::read_to_string(folder.path().join(REFUSED_FILE)).map_or(0, |text| text.lines().count())
+    }
+
+    #[test]
+    fn a_contradiction_is_kept_once_a_stale_request_never_and_so_many_are_kept_and_no_more() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let witness = open(&folder).expect("opened");
+        witness.cosign(&submission("a", 5, 1, 0), NOW).expect("the first head");
+        for (root, kept) in [(2, 1), (2, 1), (3, 2)] {
+            witness.cosign(&submission("a", 5, root, 5), NOW).expect_err("another head of the same size");
+            assert_eq!(refusals(&folder), kept);
+        }
+        witness.cosign(&submission("a", 6, 4, 0), NOW).expect_err("it has seen more than nothing");
+        assert_eq!(refusals(&folder), 2);
+        fs::write(folder.path().join(REFUSED_FILE), "{}\n".repeat(MAX_KEPT_REFUSALS - 1)).expect("written");
+        for root in [5, 6] {
+            witness.cosign(&submission("a", 5, root, 5), NOW).expect_err("another head of the same size");
+            assert_eq!(refusals(&folder), MAX_KEPT_REFUSALS);
+        }
+    }
+
+    #[test]
+    fn of_other_witnesses_nothing_is_kept_and_what_is_kept_is_this_users_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let witness = open(&folder).expect("opened");
+        let sent = Submission::from_text(&submission("a", 5, 1, 0)).expect("a request");
+        let mut note = Note::parse(&sent.note).expect("a note");
+        note.signatures.push(signer("other", SignatureKind::Cosignature).sign(&note.text, 1));
+        witness.cosign(&Submission { note: note.to_string(), ..sent }.to_text(), NOW).expect("cosigned");
+        let kept = Note::parse(&fs::read_to_string(head_file(folder.path(), "a")).expect("kept")).expect("a note");
+        let names: Vec<_> = kept.signatures.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["a", "w"]);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = fs::metadata(folder.path().join(HEADS_FOLDER)).expect("a folder").permissions().mode();
+            assert_eq!(mode & 0o777, 0o700);
+        }
+    }
+
+    #[test]
+    fn a_head_of_another_log_one_that_it_did_not_sign_and_one_that_cannot_be_read_are_not_taken_for_none() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let witness = open(&folder).expect("opened");
+        witness.cosign(&submission("a", 5, 1, 0), NOW).expect("cosigned");
+        drop(witness);
+        let (own, other) = (head_file(folder.path(), "a"), head_file(folder.path(), "b"));
+        let sound = fs::read_to_string(&own).expect("kept");
+        let refused = |why: &str| match open(&folder) {
+            Err(Failure::Error { code, message, .. }) => {
+                assert!(code == ErrorCode::LedgerCorrupt && message.contains(why), "{message}");
+            }
+            opened => panic!("{why}: {opened:?}"),
+        };
+        fs::write(&other, &sound).expect("written");
+        refused("it is of the log a");
+        fs::remove_file(&other).expect("removed");
+        fs::write(&own, sound.replacen("\n5\n", "\n6\n", 1)).expect("written");
+        refused("no head that this witness cosigned");
+        fs::remove_file(&own).expect("removed");
+        fs::create_dir(&own).expect("made");
+        refused("no head that this witness cosigned");
+        fs::remove_dir(&own).expect("removed");
+        assert_eq!(open(&folder).expect("opened").watched(), [("a".to_owned(), 0), ("b".to_owned(), 0)]);
+    }
+}
