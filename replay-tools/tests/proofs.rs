@@ -11,6 +11,8 @@ mod journal;
 mod support;
 #[path = "proofs/witness.rs"]
 mod witness;
+#[path = "proofs/witness_answers.rs"]
+mod witness_answers;
 
 use devmind_ledger::Ledger;
 use devmind_ledger::proof::CheckpointRecord;
