@@ -193,5 +193,65 @@ async fn long_lines_and_bytes_that_are_no_text_are_kept_exactly() {
     assert_eq!(report["kept_only"], json!({ "later": 1, "unreadable": 1 }));
     let text = kept(&data, "history/codex:s").await;
     assert_eq!(text, format!("{long}\n/wD+\n"), "base64 of the bytes");
+    let parts = data.run(&["log", "--json", "--type", "ForeignRecordKept"]).await;
+    assert_eq!(parts.stdout.lines().count(), 3 + 1, "no event is longer than a part");
     assert_sound(&data).await;
+}
+
+#[tokio::test]
+async fn only_files_of_sessions_are_looked_for_no_link_is_followed_and_what_is_none_is_said_to_be_none() {
+    let data = Data::empty();
+    let deep = "all/1/2/3/4/5/6/7";
+    std::fs::create_dir_all(data.path().join(deep).join("8")).expect("folders");
+    std::fs::create_dir(data.path().join("none")).expect("a folder");
+    let none = data.run(&["import", "--from-codex", "none"]).await;
+    assert_eq!((none.status, code_of(&none)), (1, "NOT_FOUND"), "{none:?}");
+    data.write("elsewhere.jsonl", CODEX);
+    #[cfg(unix)]
+    for (target, link) in [("elsewhere.jsonl", "all/link.jsonl"), (".", "all/loop")] {
+        std::os::unix::fs::symlink(data.path().join(target), data.path().join(link)).expect("a link");
+    }
+    data.write("all/notes.txt", CODEX);
+    data.write(&format!("{deep}/a.jsonl"), CODEX);
+    data.write(&format!("{deep}/8/b.jsonl"), &CODEX.replace("\"s1\"", "\"s9\""));
+    let report = import(&data, "--from-codex", "all").await;
+    let sessions = report["sessions"].as_array().expect("sessions");
+    assert_eq!((sessions.len(), &sessions[0]["session"]), (1, &json!("s1")), "{report}");
+
+    // A file that lost lines is another one, and one that is too long is left where it is.
+    let short: String = CODEX.split_inclusive('\n').take(5).collect();
+    data.write(&format!("{deep}/a.jsonl"), &short);
+    let lost = data.run(&["import", "--from-codex", deep, "--yes"]).await;
+    assert!(lost.status == 1 && lost.stderr.contains("line 6 is another"), "{lost:?}");
+    let large = std::fs::File::create(data.path().join("large.jsonl")).expect("made");
+    large.set_len((1 << 30) + 1).expect("a file with nothing in it");
+    let refused = data.run(&["import", "--from-codex", "large.jsonl"]).await;
+    assert!(refused.status == 1 && refused.stderr.contains("longer than"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_a_session_repeats_or_answers_without_having_been_asked_becomes_no_second_fact() {
+    let data = Data::empty();
+    let lines: Vec<&str> = CODEX.split_inclusive('\n').collect();
+    let (called, returned) = (lines[5], lines[7]);
+    let strange = returned.replace("\"c1\"", "\"never-called\"");
+    let text = [&lines[..8].concat(), called, returned, strange.as_str(), &lines[8..].concat()].concat();
+    data.write("s.jsonl", &text);
+    import(&data, "--from-codex", "s.jsonl").await;
+    assert_eq!(kept(&data, "history/codex:s1").await, text);
+    for (kind, count) in [("ToolCallRequested", 1), ("ToolResultRecorded", 1)] {
+        let events = data.run(&["log", "--json", "--type", kind]).await;
+        assert_eq!(events.stdout.lines().count(), count, "{kind}");
+    }
+    assert_sound(&data).await;
+    // Renamed here, it is still theirs.
+    let ledger = data.open().await;
+    data.append(
+        &ledger,
+        &("conversation", "codex:s1", "ConversationRenamed", json!({ "title": "mine", "source": "manual" })),
+    )
+    .await;
+    ledger.close().await;
+    data.write("s.jsonl", &format!("{text}{}", lines[9]));
+    assert_eq!(import(&data, "--from-codex", "s.jsonl").await["failed"], 0);
 }

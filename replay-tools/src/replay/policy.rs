@@ -122,8 +122,18 @@ mod tests {
         }
     }
 
-    /// What other rules decide otherwise about a call of which this was recorded.
+    /// What other rules decide otherwise about a call of which this was recorded, in a conversation with a grant.
     fn judged(request: &ToolCallRequested, decided: Option<ToolCallDecided>, rules: &Rules) -> Option<Difference> {
+        let found = judged_with(true, request, decided, rules);
+        found.unwrap_or_else(|_| panic!("it can be judged"))
+    }
+
+    fn judged_with(
+        granted: bool,
+        request: &ToolCallRequested,
+        decided: Option<ToolCallDecided>,
+        rules: &Rules,
+    ) -> Result<Option<Difference>, Halt> {
         let own = (7, ToolCallEvent::ToolCallRequested(request.clone()));
         let decided = decided.map(|decided| (8, ToolCallEvent::ToolCallDecided(decided)));
         let recorded = RecordedCall(std::iter::once(own).chain(decided).collect());
@@ -135,8 +145,9 @@ mod tests {
             scope: GrantScope::Tool,
         };
         let id = ToolCallId::from("g:call");
-        let found = difference(&[given], catalogue(), rules, request, (7, &id), &recorded);
-        found.unwrap_or_else(|_| panic!("it can be judged"))
+        let grants = [given];
+        let grants = if granted { &grants[..] } else { &[] };
+        difference(grants, catalogue(), rules, request, (7, &id), &recorded)
     }
 
     #[test]
@@ -175,5 +186,30 @@ mod tests {
         // A later refusal was not before the policies.
         let refused = ToolCallDecided::deny("device", &error, "server");
         assert!(judged(&sum, Some(refused), &rule(Decision::Deny)).is_some());
+    }
+
+    #[test]
+    fn a_refusal_is_the_same_with_the_same_code_alone_and_by_absence_where_nobody_could_be_asked() {
+        let sum = request("add", json!({ "a": 1, "b": 2 }));
+        let coded = json!({ "id": "p", "decision": "deny", "code": "NO_SUMS" });
+        let coded = Rules::new(&[serde_json::from_value::<PolicyRule>(coded).expect("a rule")]).expect("rules");
+        let error = |code: &str| ToolError { code: code.to_owned(), message: String::new() };
+        let denied = |code: &str| Some(ToolCallDecided::deny("policy", &error(code), "policy:p"));
+        assert_eq!(judged(&sum, denied("NO_SUMS"), &coded), None);
+        assert!(judged(&sum, denied("TOOL_DENIED"), &coded).is_some());
+        let call = request("demo_text", json!({}));
+        let absent = Some(ToolCallDecided::deny("policy", &error("APPROVAL_UNAVAILABLE"), BY_ABSENCE));
+        let judged = judged_with(false, &call, absent, &Rules::default());
+        assert_eq!(judged.unwrap_or_else(|_| panic!("it can be judged")), None);
+    }
+
+    #[test]
+    fn a_call_of_a_tool_that_is_not_at_hand_cannot_be_judged_unless_it_never_was_one() {
+        let known = request("add", json!({ "a": 1, "b": 2 }));
+        let gone = ToolCallRequested { tool: "gone".to_owned(), ..known };
+        let refused = judged_with(true, &gone, None, &rule(Decision::Deny));
+        assert!(matches!(refused, Err(Halt::Unreadable((ErrorCode::RunNotReplayable, _)))));
+        let invented = ToolCallRequested { tool_version: String::new(), ..gone };
+        assert_eq!(judged(&invented, None, &rule(Decision::Deny)), None);
     }
 }

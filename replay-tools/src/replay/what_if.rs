@@ -165,6 +165,9 @@ mod tests {
             "{:?}",
             what_if.add(&mistyped)
         );
+        let comment = "#".repeat(usize::try_from(MAX_RULES_BYTES).expect("a size"));
+        let large = policy("f", &format!("{comment}\npolicies = []"));
+        assert!(what_if.add(&large).expect_err("too large").contains("bytes"));
         assert!(!what_if.is_something());
         for right in ["system=Be brief.", "model=other", "rounds=2", "calls=0", "add=deny"] {
             what_if.add(right).expect(right);
