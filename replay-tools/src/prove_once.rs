@@ -327,8 +327,31 @@ mod tests {
             (Server { call_hash: "other".into(), ..server(1, None) }, row("reserved", None, false), Conflict),
             (Server { results: 2, ..server(1, Some(Succeeded)) }, Journal::NotGiven, Conflict),
             (server(1, None), Journal::Foreign("j".into()), Unknown),
+            (server(1, Some(Failed)), row("settled", Some("failed"), true), ExecutedOnce),
+            (
+                Server { result: Some((Succeeded, Some("else".into()))), ..server(1, Some(Succeeded)) },
+                row("settled", Some("succeeded"), true),
+                Conflict,
+            ),
+            // What the server refused was sent nowhere, and what it ran itself no device has seen.
+            (Server { denied: true, ..server(1, None) }, Journal::NotGiven, NeverExecuted),
+            (Server { on_device: false, ..server(1, None) }, Journal::Unheard, Unknown),
         ] {
             assert_eq!(conclude(&own, &journal).0, expected, "{own:?} {journal:?}");
         }
+    }
+
+    #[test]
+    fn an_attempt_that_names_no_journal_takes_none_back() {
+        let sent = |journal: Option<&str>| {
+            let payload = json!({
+                "attempt_no": 1, "run_id": "r", "node_id": "n", "epoch": 1, "wait_ms": 1, "ttl_ms": 1,
+                "journal_id": journal,
+            });
+            ToolCallEvent::ToolDispatched(serde_json::from_value(payload).expect("an event"))
+        };
+        let mut server = Server::default();
+        [sent(None), sent(Some("j")), sent(None)].iter().for_each(|event| server.see(event));
+        assert_eq!((server.dispatched, server.journal_id.as_deref()), (3, Some("j")));
     }
 }

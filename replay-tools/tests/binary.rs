@@ -194,7 +194,8 @@ async fn a_missing_ledger_and_a_wrong_command_line_are_told_apart() {
         assert!(ran.stderr.contains("hint: name the ledger's folder with --data"), "{}", ran.stderr);
     }
     assert_eq!(data.files(), Vec::<String>::new(), "nothing was created");
-    for arguments in [vec!["weep"], vec!["log", "--stream", "node"], vec!["timeline"], vec![]] {
+    let streams = ["node", "node/", "/n"].map(|stream| vec!["log", "--stream", stream]);
+    for arguments in [vec!["weep"], vec!["timeline"], vec![]].into_iter().chain(streams) {
         assert_eq!(data.run(&arguments).await.status, 2, "{arguments:?}");
     }
 }

@@ -9,6 +9,8 @@ mod interrupted;
 mod journal;
 #[allow(dead_code, reason = "shared with another test program")]
 mod support;
+#[path = "proofs/unread.rs"]
+mod unread;
 #[path = "proofs/witness.rs"]
 mod witness;
 #[path = "proofs/witness_answers.rs"]
@@ -163,6 +165,15 @@ async fn a_log_of_a_cqrs_es_store_is_imported_on_demand_and_events_of_other_prog
     let refused = data.run(&with(&["--yes"])).await;
     assert_eq!((refused.status, code_of(&refused)), (1, "VALIDATION_FAILED"), "{refused:?}");
     assert!(refused.stdout.contains("account / Closed"), "{refused:?}");
+    let change = async |statement: &str| {
+        let mut sql = sqlx::ConnectOptions::connect(&options).await.expect("connected");
+        sqlx::raw_sql(statement).execute(&mut sql).await.expect("changed");
+        sqlx::Connection::close(sql).await.expect("closed");
+    };
+    change("INSERT INTO journal VALUES ('node', 'n', 2, 'NodeStopped', '1', '{\"NodeStopped\":{}}', '{}')").await;
+    let broken = data.run(&with(&["--keep-unknown", "--yes"])).await;
+    assert!(broken.status == 3 && broken.stdout.contains("finding: "), "{broken:?}");
+    change("DELETE FROM journal WHERE sequence = 2").await;
     assert_eq!(data.run(&with(&["--keep-unknown"])).await.status, 1, "only checked");
     assert!(!data.path().join("ledger.sqlite").exists(), "nothing is made without --yes");
     for resumed in [0, 2] {

@@ -112,6 +112,11 @@ async fn a_bundle_that_is_checked_says_what_does_not_hold_and_whose_key_it_is_an
         let told = json_of(&nowhere.run(&order).await);
         assert_eq!(told["root"].is_string(), has_root, "at {at}: {told}");
     }
+    let shown = nowhere.run(&["timeline", "--run", "r", "--bundle", &part]).await;
+    assert!(
+        shown.status == 0 && !shown.stderr.contains("damaged"),
+        "what a part does not have is no damage: {shown:?}"
+    );
     let opened = nowhere.run(&["log", "--bundle", &whole, "--limit", "1"]).await;
     assert!(
         ["checking: ", "opening: "].iter().all(|what| opened.stderr.contains(what)),

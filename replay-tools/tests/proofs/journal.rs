@@ -67,7 +67,7 @@ async fn log_and_journal_are_joined_as_of_a_position_over_the_calls_that_were_se
     let data = Data::with_story().await;
     let told = json_of(&data.run(&["--json", "verify"]).await);
     let own = told["ledger_id"].as_str().expect("an id");
-    data.tamper("UPDATE events SET payload = replace(payload, '\"target\":\"server\"', '\"target\":\"device\"') WHERE position = 8")
+    data.tamper("UPDATE events SET payload = replace(payload, '\"target\":\"server\"', '\"target\":\"device\",\"device_id\":\"d\"') WHERE position = 8")
         .await;
     data.tamper("UPDATE events SET payload = replace(payload, '\"node_id\"', '\"journal_id\":\"j\",\"node_id\"') WHERE position = 9")
         .await;
@@ -99,6 +99,21 @@ async fn log_and_journal_are_joined_as_of_a_position_over_the_calls_that_were_se
     }
     let before = data.run(&["prove-once", "--tool-call", "g:call", "--at", "7"]).await;
     assert_eq!((before.status, code_of(&before)), (1, "NOT_FOUND"), "{before:?}");
+
+    // What the device's next connection brings for a call that is open then.
+    let brings = async |at: &str| {
+        let told = json_of(&data.run(&["--json", "reconcile", "--journal", &file, "--at", at]).await);
+        told["open"][0]["journal"].as_str().expect("words").to_owned()
+    };
+    assert!(brings("9").await.contains("the server once said that it has it"));
+    assert!(brings("8").await.contains("settled as succeeded"), "the journal is as it is now");
+    change(&data, "journal.sqlite", "CREATE TABLE kept AS SELECT * FROM calls; DELETE FROM calls").await;
+    assert!(brings("8").await.contains("never sent to a device"));
+    assert!(brings("9").await.contains("the device never accepted it"));
+    change(&data, "journal.sqlite", "UPDATE journal SET purged_through = 9000000000000000000").await;
+    assert!(brings("9").await.contains("may have been forgotten"));
+    change(&data, "journal.sqlite", "UPDATE journal SET purged_through = 0; INSERT INTO calls SELECT * FROM kept")
+        .await;
 
     // Sent to another journal, or run by the server: this one cannot say anything.
     change(&data, "journal.sqlite", "UPDATE journal SET journal_id = 'other'; UPDATE calls SET status = 'failed'")
