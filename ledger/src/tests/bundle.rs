@@ -130,6 +130,91 @@ async fn who_changes_an_event_and_makes_the_last_line_fit_is_found_by_the_proof_
     }
 }
 
+/// Lines with a last one that fits them.
+fn sealed(lines: &[String], events: usize) -> Vec<u8> {
+    let before = lines.concat();
+    let sha256 = devmind_domain::canonical::sha256_hex(before.as_bytes());
+    format!("{before}{}\n", serde_json::json!({ "end": { "events": events, "sha256": sha256 } })).into_bytes()
+}
+
+#[tokio::test]
+async fn whatever_is_not_as_it_is_written_is_refused_for_that_reason_also_where_the_last_line_fits() {
+    let source = Source::of(6).await;
+    let lines_of = async |selection: &Selection, name: &str| -> Vec<String> {
+        let (_, file) = source.export(selection, name).await.expect("exported");
+        let text = fs::read_to_string(file).expect("read");
+        let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+        lines.pop();
+        lines
+    };
+    let (all, part) = (lines_of(&Selection::Everything, "all").await, lines_of(&stream_filter("s0"), "part").await);
+    let why = |bytes: &[u8]| match check(bytes) {
+        Err(error) => error.to_string(),
+        Ok(report) => report.findings.into_iter().map(|(_, _, reason)| reason + "; ").collect(),
+    };
+    let is_event = |line: &String| line.starts_with("{\"event\"");
+    let events = all.iter().filter(|line| is_event(line)).count();
+    assert_eq!((why(&sealed(&all, events)), why(&sealed(&part, 6))), (String::new(), String::new()));
+    let first = all.iter().position(|line| is_event(line)).expect("an event");
+    let in_all = |at: usize, from: &str, to: &str| {
+        let mut lines = all.clone();
+        lines[at] = lines[at].replacen(from, to, 1);
+        assert_ne!(lines[at], all[at], "{from}");
+        sealed(&lines, events)
+    };
+    let with = |lines: &[String], change: &dyn Fn(&mut Vec<String>)| {
+        let mut lines = lines.to_vec();
+        change(&mut lines);
+        let count = lines.iter().filter(|line| is_event(line)).count();
+        sealed(&lines, count)
+    };
+    let spelled = |line: &str| {
+        let hash = line.split("leaf_hash\":\"").nth(1).expect("a hash").split('"').next().expect("a hash").to_owned();
+        (hash.clone(), hash.to_uppercase())
+    };
+    let (hash, shouted) = spelled(&all[first]);
+    for (words, bytes) in [
+        ("does not begin with a header", with(&all, &|lines| drop(lines.remove(0)))),
+        ("a second header", with(&all, &|lines| lines.insert(first, lines[0].clone()))),
+        ("it comes after event 1", with(&all, &|lines| drop(lines.remove(first + 1)))),
+        ("it comes after event 2", with(&part, &|lines| lines.swap(1, 2))),
+        ("it comes after event 1", with(&part, &|lines| lines.insert(1, lines[1].clone()))),
+        ("have the root", with(&all, &|lines| drop(lines.pop()))),
+        ("its format is", in_all(0, "devmind-bundle/1", "devmind-bundle/2")),
+        ("fingerprint is not the key's", in_all(0, &source.key.fingerprint(), &"0".repeat(64))),
+        ("does not fit the note", in_all(0, "\\n7\\n", "\\n6\\n")),
+        ("event_id is", in_all(first, "\"event_id\":\"", "\"event_id\":\"x")),
+        ("recorded_at is", in_all(first, "Z\",\"leaf_hash", "+00:00\",\"leaf_hash")),
+        ("is no hash", in_all(first, &hash, &shouted)),
+        ("as this program writes it", in_all(first, "{\"event\":{", "{\"event\": {")),
+        ("the bundle ends without its last line", all.concat().into_bytes()),
+        ("it was not written to its end", all.concat().trim_end().to_owned().into_bytes()),
+        ("it is no text", [&b"\xff\xfe\n"[..], all.concat().as_bytes()].concat()),
+        ("it comes after the end", [sealed(&all, events), all[0].clone().into_bytes()].concat()),
+        ("lines before are not those", sealed(&all, events + 1)),
+        (
+            "it has no proof",
+            with(&part, &|lines| {
+                let (event, _) = lines[1].split_once(",\"proof\"").expect("a proof");
+                lines[1] = format!("{event}}}}}\n");
+            }),
+        ),
+        // As a whole one, whose events have no proofs, and are not all there.
+        ("have the root", with(&all, &|lines| lines.retain(|line| !is_event(line)))),
+        ("it was not written to its end", vec![b' '; (64 << 20) + 1]),
+    ] {
+        let told = why(&bytes);
+        let reason: String = told.chars().take(200).collect();
+        assert!(told.contains(words), "{words}: {reason}");
+    }
+    // So much is told, and all of it counted.
+    let damaged: Vec<String> = lines_of(&Selection::Everything, "many").await;
+    let many: Vec<String> =
+        std::iter::once(damaged[0].clone()).chain(std::iter::repeat_n(damaged[first].clone(), 150)).collect();
+    let report = check(&sealed(&many, 150)).expect("lines of a bundle");
+    assert_eq!((report.findings.len(), report.findings_total), (100, 149 + 1));
+}
+
 #[tokio::test]
 async fn an_export_that_was_interrupted_anywhere_goes_on_to_the_same_bundle() {
     let source = Source::of(6).await;
