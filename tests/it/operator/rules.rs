@@ -291,97 +291,108 @@ async fn what_cannot_be_understood_is_told_after_everything_that_can_and_by_the_
 }
 
 /// The columns of an event, and values that they cannot have.
-const DAMAGE: [(&str, &str); 12] = [
-    ("partition", "7"),
-    ("position", "-5"),
-    ("event_id", "CAST(X'ff' AS TEXT)"),
-    ("aggregate_type", "CAST(X'ff' AS TEXT)"),
-    ("aggregate_id", "CAST(X'ff' AS TEXT)"),
-    ("sequence", "-5"),
-    ("event_type", "CAST(X'ff' AS TEXT)"),
-    ("event_version", "-1"),
-    ("payload", "CAST(X'ff' AS TEXT)"),
-    ("metadata", "CAST(X'ff' AS TEXT)"),
-    ("recorded_at", "'yesterday'"),
-    ("leaf_hash", "X'00'"),
-];
+const DAMAGE: &str = include_str!("../../fixtures/damaged_columns.txt");
 
-/// Every command that reads events, and those that must not lack one, on a log whose row at `at` is damaged.
-async fn all_name_the_row(data: &Data, rows: &[Row], folder: &str, (at, column): (u64, &str)) {
-    let (bundle, spans) = (format!("{folder}/refused.jsonl"), format!("{folder}/spans.jsonl"));
-    let more = [
-        // Who gets a bundle cannot know what it lacks, nor can who has a view's hash.
-        Row::new("export", &[&bundle], At::Taken),
-        Row::new("export", &[&spans, "--format", "otlp"], At::Taken),
-        Row::new("attest", &["--at", &at.to_string()], At::Taken),
-        Row::new("rebuild", &["--check"], At::Taken),
-    ];
-    let reading = rows.iter().filter(|row| row.reads_events).chain(&more);
-    let told = futures::future::join_all(reading.map(async |row| (row, row.run(data, &["--json"]).await))).await;
-    for (row, told) in told {
-        let all = format!("{}{}", told.stdout, told.stderr);
-        assert!(matches!(told.code, Some(1 | 3)), "{column}, {}: {told:#?}", row.command);
-        let names = [format!("event {at}"), format!("\"position\":{at},")].iter().any(|name| all.contains(name));
-        assert!(names, "{column}, {} does not name event {at}: {told:#?}", row.command);
-        told.stdout.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).expect(row.command)));
-        let refuses = row.arguments.first() == Some(&bundle) || row.command == "attest";
-        assert_eq!(told.stdout.is_empty(), refuses, "{column}, {} tells what it can: {told:#?}", row.command);
-        // What differs where something is missing is no finding about decisions.
-        assert_eq!(told.code == Some(3), row.command == "verify", "{column}, {}: {told:#?}", row.command);
-    }
-    assert!(!std::path::Path::new(&bundle).exists(), "{column}: half a bundle");
-    std::fs::remove_file(spans).unwrap();
+/// A run that called a tool, and the event that says that it was sent.
+struct Called {
+    run: String,
+    call: String,
+    at: u64,
 }
 
-#[tokio::test]
-async fn a_row_that_cannot_be_read_is_named_by_every_command_whichever_column_it_is_and_the_rest_is_shown() {
-    let server = ServerProcess::on_sqlite(&[]).await;
+/// The data of a server that has ended: one conversation with so many runs, each with one call.
+async fn left_by(server: ServerProcess, runs: usize) -> (Data, String, Vec<Called>) {
     let ann = server.client("ann");
-    let (asked, _) = ann.converse(&Question::new("add 1 and 2")).await;
-    let call = ann.tool_call(&asked).await["tool_call_id"].as_str().unwrap().to_owned();
+    let mut asked = vec![ann.converse(&Question::new("add 1 and 2")).await.0];
+    let conversation = asked[0].conversation_id.clone();
+    for _ in 1..runs {
+        asked.push(ann.converse(&Question::new("add 1 and 2").within(&conversation)).await.0);
+    }
     ann.get("/api/ledger/checkpoint").await.ok();
     let data = server.data.clone();
     server.finish().await;
     let facts = data.log().await.all().await;
-    let at = facts.iter().find(|fact| fact.kind == "ToolDispatched").unwrap().position;
+    let called = facts.iter().filter(|fact| fact.kind == "ToolDispatched").zip(&asked).map(|(fact, asked)| Called {
+        run: asked.run_id.clone(),
+        call: fact.stream_id.clone(),
+        at: fact.position,
+    });
+    let called: Vec<_> = called.collect();
+    assert_eq!(called.len(), runs);
+    (data, conversation, called)
+}
+
+/// Every command that reads events names the rows that it lacks, on a log whose row at each `at` is damaged; those that
+/// must not lack one name the first.
+async fn all_name_the_rows(data: &Data, conversation: &str, damaged: &[Called]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
-    let rows = rows(&asked.run_id, &call, &asked.conversation_id, "unused", ("http://unused", "unused"));
-    data.change_ledger(&format!(
-        "DROP TRIGGER events_no_update; CREATE TABLE kept AS SELECT rowid AS row, * FROM events WHERE position = {at}"
-    ))
-    .await;
-    for (column, value) in DAMAGE {
-        let set = async |value: &str| {
-            data.change_ledger(&format!(
-                "PRAGMA ignore_check_constraints = 1; \
-                 UPDATE events SET {column} = {value} WHERE rowid = (SELECT row FROM kept)"
-            ))
-            .await;
-        };
-        set(value).await;
-        all_name_the_row(&data, &rows, path, (at, column)).await;
-        set(&format!("(SELECT {column} FROM kept)")).await;
+    let (bundle, spans) = (format!("{path}/refused.jsonl"), format!("{path}/spans.jsonl"));
+    let all: Vec<u64> = damaged.iter().map(|called| called.at).collect();
+    let last = all.last().unwrap().to_string();
+    let unused = ("http://unused", "unused");
+    let mut commands: Vec<(Row, Vec<u64>)> = Vec::new();
+    for called in damaged {
+        for row in
+            rows(&called.run, &called.call, conversation, "unused", unused).into_iter().filter(|row| row.reads_events)
+        {
+            let of_one = row.arguments.iter().any(|argument| [&called.run, &called.call].contains(&argument));
+            // What is about everything is asked once.
+            if of_one || called.at == all[0] {
+                commands.push((row, if of_one { vec![called.at] } else { all.clone() }));
+            }
+        }
     }
+    // Who gets a bundle cannot know what it lacks, nor can who has a view's hash.
+    for (row, named) in [
+        (Row::new("export", &[&bundle], At::Taken), vec![all[0]]),
+        (Row::new("export", &[&spans, "--format", "otlp"], At::Taken), all.clone()),
+        (Row::new("attest", &["--at", &last], At::Taken), vec![all[0]]),
+        (Row::new("rebuild", &["--check"], At::Taken), vec![all[0]]),
+    ] {
+        commands.push((row, named));
+    }
+    let told = commands.iter().map(async |(row, named)| (row, named, row.run(data, &["--json"]).await));
+    for (row, named, told) in futures::future::join_all(told).await {
+        let text = format!("{}{}", told.stdout, told.stderr);
+        assert!(matches!(told.code, Some(1 | 3)), "{}: {told:#?}", row.command);
+        for at in named {
+            let names = [format!("event {at}"), format!("\"position\":{at},")].iter().any(|name| text.contains(name));
+            assert!(names, "{} does not name event {at}: {told:#?}", row.command);
+        }
+        told.stdout.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).expect(row.command)));
+        let refuses = row.arguments.first() == Some(&bundle) || row.command == "attest";
+        assert_eq!(told.stdout.is_empty(), refuses, "{} tells what it can: {told:#?}", row.command);
+        // What differs where something is missing is no finding about decisions.
+        assert_eq!(told.code == Some(3), row.command == "verify", "{}: {told:#?}", row.command);
+    }
+    let left: Vec<_> = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["spans.jsonl"], "no bundle, and no half of one");
+}
+
+#[tokio::test]
+async fn rows_that_cannot_be_read_are_named_by_every_command_whichever_column_it_is_and_the_rest_is_shown() {
+    let columns: Vec<_> = DAMAGE.lines().filter_map(|line| line.split_once('|')).collect();
+    let (data, conversation, called) = left_by(ServerProcess::on_sqlite(&[]).await, columns.len()).await;
+    let mut damage = "DROP TRIGGER events_no_update; PRAGMA ignore_check_constraints = 1; \
+         CREATE TABLE kept AS SELECT rowid AS row, position AS at FROM events;"
+        .to_owned();
+    for ((column, value), Called { at, .. }) in columns.iter().zip(&called) {
+        damage +=
+            &format!("UPDATE events SET {column} = {value} WHERE rowid = (SELECT row FROM kept WHERE at = {at});");
+    }
+    data.change_ledger(&damage).await;
+    all_name_the_rows(&data, &conversation, &called).await;
 }
 
 #[tokio::test]
 async fn the_same_holds_for_a_row_in_postgres() {
-    let server = ServerProcess::on_postgres(&[]).await;
-    let ann = server.client("ann");
-    let (asked, _) = ann.converse(&Question::new("add 1 and 2")).await;
-    let call = ann.tool_call(&asked).await["tool_call_id"].as_str().unwrap().to_owned();
-    ann.get("/api/ledger/checkpoint").await.ok();
-    let data = server.data.clone();
-    server.finish().await;
-    let facts = data.log().await.all().await;
-    let at = facts.iter().find(|fact| fact.kind == "ToolDispatched").unwrap().position;
+    let (data, conversation, called) = left_by(ServerProcess::on_postgres(&[]).await, 1).await;
     let mut sql = PgConnection::connect(data.database_url().unwrap()).await.unwrap();
     let damage = format!(
-        "SET session_replication_role = replica; UPDATE ledger.events SET recorded_at = 'yesterday' WHERE position = {at}"
+        "SET session_replication_role = replica; UPDATE ledger.events SET recorded_at = 'yesterday' WHERE position = {}",
+        called[0].at
     );
     sqlx::raw_sql(&damage).execute(&mut sql).await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let rows = rows(&asked.run_id, &call, &asked.conversation_id, "unused", ("http://unused", "unused"));
-    all_name_the_row(&data, &rows, folder.path().to_str().unwrap(), (at, "recorded_at")).await;
+    all_name_the_rows(&data, &conversation, &called).await;
 }
