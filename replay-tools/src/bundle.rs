@@ -5,7 +5,7 @@ use crate::cli::ExportArgs;
 use crate::failure::Failure;
 use crate::output::{Output, Progress, escaped, say};
 use crate::store::Source;
-use crate::verify::{Seen, cosigned_by, is_key, seen_json};
+use crate::verify::{Seen, broken, cosigned_by, is_key, seen_json};
 use devmind_domain::ErrorCode;
 use devmind_domain::proof::{Note, NoteKey};
 use devmind_ledger::EventFilter;
@@ -17,7 +17,7 @@ use devmind_ledger::proof::{
 };
 use serde_json::json;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, ErrorKind};
 use std::path::Path;
 
 pub(crate) async fn export(data: &Source, args: ExportArgs, output: &mut Output) -> Result<Verdict, Failure> {
@@ -105,14 +105,7 @@ pub(crate) fn verify(
     let report = match checked {
         Ok(report) => report,
         // What cannot be read as a bundle is a finding, not a failure of the tool.
-        Err(error @ BundleError::Line { .. }) => {
-            if output.is_json() {
-                output.json(&json!({ "sound": false, "findings": [{ "reason": error.to_string() }] }))?;
-            }
-            output.finish()?;
-            say(format_args!("verification failed: {error}"));
-            return Ok(Verdict::Broken);
-        }
+        Err(error @ BundleError::Line { .. }) => return broken(&error.to_string(), output),
         Err(error) => return Err(named(bundle, error)),
     };
     let key_fits = expected.is_none_or(|expected| NoteKey::parse(&report.key).is_ok_and(|key| is_key(&key, expected)));
@@ -142,8 +135,19 @@ pub(crate) fn named(file: &Path, error: BundleError) -> Failure {
     match error {
         BundleError::Io(error) => {
             let message = format!("the bundle {} cannot be read or written: {error}", file.display());
-            Failure::new(ErrorCode::IoError, message).with_hint("check the file and its folder")
+            let hint = match error.kind() {
+                ErrorKind::AlreadyExists => "name a file that is not there yet",
+                _ => "check the file and its folder",
+            };
+            Failure::new(ErrorCode::IoError, message).with_hint(hint)
         }
+        // The line alone does not say of which file.
+        error @ BundleError::Line { .. } => match Failure::from(error) {
+            Failure::Error { code, message, hint } => {
+                Failure::new(code, format!("the bundle {}, {message}", file.display())).with_hint(hint)
+            }
+            Failure::ClosedPipe => Failure::ClosedPipe,
+        },
         error => error.into(),
     }
 }
@@ -185,14 +189,14 @@ fn print(report: &BundleReport, key_fits: bool, seen: &[Option<Seen<'_>>], outpu
 /// How far a bundle is checked, and then stored.
 pub(crate) struct Told {
     bytes: u64,
-    storing: &'static str,
+    storing: fn() -> Progress,
     checked: Option<Progress>,
     stored: Option<Progress>,
 }
 
 impl Told {
-    /// `storing`: what it is called to store it.
-    pub fn of(bundle: &Path, storing: &'static str) -> Self {
+    /// `storing`: of what is stored.
+    pub fn of(bundle: &Path, storing: fn() -> Progress) -> Self {
         let bytes = std::fs::metadata(bundle).map_or(0, |metadata| metadata.len());
         Self { bytes, storing, checked: Some(Progress::new("checking", "events")), stored: None }
     }
@@ -206,7 +210,7 @@ impl Told {
                 if let Some(bar) = self.checked.take() {
                     bar.set(all, all);
                 }
-                self.stored.get_or_insert_with(|| Progress::going_on(self.storing, "events")).set(done, all);
+                self.stored.get_or_insert_with(self.storing).set(done, all);
             }
         }
     }
@@ -220,7 +224,7 @@ pub(crate) async fn import(data: &Source, bundle: &Path, yes: bool, output: &mut
     }
     std::fs::create_dir_all(data.folder()).map_err(BundleError::from)?;
     let imported = {
-        let mut told = Told::of(bundle, "importing");
+        let mut told = Told::of(bundle, || Progress::going_on("importing", "events"));
         let imported = import_bundle(bundle, data.ledger(), |now| told.tell(now)).await;
         imported.map_err(|error| named(bundle, error))?
     };

@@ -9,12 +9,22 @@ use devmind_domain::proof::{NoteKey, WatchedLog};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// Which command answers what is asked first.
+const QUESTIONS: &str = "\
+What is asked first:
+  which runs there were                 log --type RunPrepared
+  what one did, and who allowed it      timeline --run ID
+  which calls are not final, and why    reconcile --journal FILE
+  whether a call was really executed    prove-once --tool-call ID --journal FILE
+  whether it would do the same again    replay --run ID (what if: --with NAME=VALUE)
+  whether the log is what was written   verify";
+
 /// Reads a DevMind ledger: shows what happened, proves that it holds, rebuilds its views.
 ///
 /// Works on a ledger at rest and, unless it says otherwise, on one that a server is writing. Exit status: 0 ok, 1 refused or
 /// failed, 2 usage, 3 verification failed.
 #[derive(Debug, Parser)]
-#[command(name = "devmind-replay", version, arg_required_else_help = true)]
+#[command(name = "devmind-replay", version, arg_required_else_help = true, after_help = QUESTIONS)]
 pub struct Cli {
     /// The folder of the ledger
     #[arg(long, global = true, value_name = "DIR", env = "DEVMIND_DATA", default_value = "data")]
@@ -107,7 +117,7 @@ pub(crate) struct LogArgs {
     #[arg(long, value_name = "TYPE")]
     pub r#type: Option<String>,
     /// Only events by this actor, for example `user:ann`
-    #[arg(long, value_name = "KIND:ID")]
+    #[arg(long, value_name = "KIND:ID", value_parser = parse_actor)]
     pub actor: Option<String>,
     /// Only events after this position
     #[arg(long, value_name = "POSITION", default_value_t = 0)]
@@ -414,6 +424,13 @@ pub(crate) struct RedactArgs {
 fn parse_header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("a header is given as NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn parse_actor(text: &str) -> Result<String, String> {
+    match text.split_once(':') {
+        Some((kind, id)) if !kind.is_empty() && !id.is_empty() => Ok(text.to_owned()),
+        Some(_) | None => Err("an actor is named KIND:ID, for example user:ann".to_owned()),
+    }
 }
 
 fn parse_stream(text: &str) -> Result<StreamId, String> {

@@ -52,7 +52,15 @@ impl From<RedactError> for Failure {
             RedactError::Record(ExecuteError::Append(error)) => error.code(),
             RedactError::Record(ExecuteError::Ledger(error)) => error.code(),
         };
-        Self::new(code, error.to_string())
+        let failure = Self::new(code, error.to_string());
+        match error {
+            RedactError::NoContent { .. } => failure.with_hint("there is nothing to erase; `log --after` shows events"),
+            RedactError::NoSuchEvent(_) => failure.with_hint("`devmind-replay log` shows the positions there are"),
+            RedactError::Unreadable { .. }
+            | RedactError::Tampered(_)
+            | RedactError::Ledger(_)
+            | RedactError::Record(_) => failure,
+        }
     }
 }
 
@@ -103,7 +111,11 @@ impl From<ForeignError> for Failure {
 
 impl From<ViewError> for Failure {
     fn from(error: ViewError) -> Self {
-        Self::new(error.code(), error.to_string())
+        let failure = Self::new(error.code(), error.to_string());
+        match error {
+            ViewError::UnknownProjection { .. } => failure.with_hint("`devmind-replay status` lists the views"),
+            _ => failure,
+        }
     }
 }
 

@@ -21,7 +21,9 @@ pub(crate) async fn run(data: &Source, args: LogArgs, output: &mut Output) -> Re
         event_type: args.r#type,
         actor: args.actor,
     };
-    let mut printer = Printer { output, left: args.limit.unwrap_or(u64::MAX), undecodable: 0 };
+    let is_filtered = filter != EventFilter::default();
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let mut printer = Printer { output, left: limit, undecodable: 0 };
     let mut head = data.position(&reader, args.at).await?;
     let mut after = args.after;
     loop {
@@ -34,6 +36,9 @@ pub(crate) async fn run(data: &Source, args: LogArgs, output: &mut Output) -> Re
         // Any event wakes; the filter is asked what it was.
         let news = reader.follow(after).next().await?;
         head = news.last().map_or(head, |event| event.position);
+    }
+    if is_filtered && printer.left == limit {
+        say("no event is of all that was asked for; `devmind-replay stats` lists the types there are");
     }
     say(format_args!("read at position {head}"));
     if printer.undecodable == 0 {

@@ -54,7 +54,10 @@ fn told(stop: &Stop) -> String {
 
 pub(crate) async fn resume(data: &Source, args: &ResumeArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let Some((_, stop)) = projections::stopped(views(data)?, &args.name).await? else {
-        output.line(format_args!("{} has not stopped", args.name))?;
+        match output.is_json() {
+            true => output.json(&json!({ "projection": args.name, "failed": null }))?,
+            false => output.line(format_args!("{} has not stopped", args.name))?,
+        }
         return Ok(Verdict::Holds);
     };
     show(&args.name, &stop, output)?;

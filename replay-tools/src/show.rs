@@ -140,10 +140,10 @@ fn print_conversation(state: &ConversationState, output: &mut Output) -> Result<
         let code = turn.error_code.as_ref().map(|code| format!(" ({code})"));
         let (run, code) = (run.unwrap_or_default(), code.unwrap_or_default());
         output.line(escaped(&format!("turn {} {}{code}{run}", turn.sequence_no, turn.status)))?;
-        output.line(escaped(&format!("  question: {}", turn.question)))?;
+        print_text("question", &turn.question, output)?;
         if let Some(answer) = &turn.answer {
             let cut = if turn.partial { " (cut off)" } else { "" };
-            output.line(escaped(&format!("  answer{cut}: {answer}")))?;
+            print_text(&format!("answer{cut}"), answer, output)?;
         }
         for open in &turn.pending_approvals {
             output.line(escaped(&format!("  waits for approval {}: {}", open.interrupt_id, open.message)))?;
@@ -155,6 +155,13 @@ fn print_conversation(state: &ConversationState, output: &mut Output) -> Result<
         }
     }
     Ok(())
+}
+
+/// What somebody said, each line of it as one.
+fn print_text(what: &str, text: &str, output: &mut Output) -> Result<(), Failure> {
+    let mut lines = text.lines();
+    output.line(escaped(&format!("  {what}: {}", lines.next().unwrap_or_default())))?;
+    lines.try_for_each(|line| output.line(escaped(&format!("    {line}"))))
 }
 
 fn print_call(call: &ToolCallRow, indent: &str, output: &mut Output) -> Result<(), Failure> {

@@ -4,7 +4,7 @@
 use crate::at::{self, At};
 use crate::bundle::{Told, named};
 use crate::failure::Failure;
-use crate::output::{escaped, say};
+use crate::output::{Progress, escaped, say};
 use devmind_domain::ErrorCode;
 use devmind_ledger::bundle::{BundleError, BundleReport, open_bundle};
 use devmind_ledger::proof::{ProveError, Prover};
@@ -53,7 +53,7 @@ impl Source {
     pub async fn of_bundle(file: &Path) -> Result<Self, Failure> {
         let folder = tempfile::tempdir().map_err(BundleError::from)?;
         let opened = {
-            let mut told = Told::of(file, "opening");
+            let mut told = Told::of(file, || Progress::new("opening", "events"));
             open_bundle(file, folder.path(), |now| told.tell(now)).await.map_err(|error| named(file, error))?
         };
         let (reader, report) = match opened {

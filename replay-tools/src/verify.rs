@@ -32,8 +32,7 @@ pub(crate) async fn run(
     if let Some(expected) = expected {
         let found = key.as_ref().is_some_and(|key| is_key(key, expected));
         if !found {
-            say("verification failed: the key beside the ledger is not the one that was expected");
-            return Ok(Verdict::Broken);
+            return broken("the key beside the ledger is not the one that was expected", output);
         }
     }
     if key.is_none() && !checkpoints.is_empty() {
@@ -48,8 +47,7 @@ pub(crate) async fn run(
         Ok(report) => report,
         // A file that cannot even be read through is a finding, not a failure of the tool.
         Err(error @ (LedgerError::Corrupt { .. } | LedgerError::Damaged { .. })) => {
-            say(format_args!("verification failed: {error}"));
-            return Ok(Verdict::Broken);
+            return broken(&error.to_string(), output);
         }
         Err(error) => return Err(error.into()),
     };
@@ -74,6 +72,16 @@ pub(crate) async fn run(
         return Ok(Verdict::Holds);
     }
     say(format_args!("verification failed: {} findings up to position {}", report.findings_total, report.position));
+    Ok(Verdict::Broken)
+}
+
+/// What ends a verification before anything else can be told.
+pub(crate) fn broken(reason: &str, output: &mut Output) -> Result<Verdict, Failure> {
+    if output.is_json() {
+        output.json(&json!({ "sound": false, "findings": [{ "reason": reason }] }))?;
+    }
+    output.finish()?;
+    say(format_args!("verification failed: {reason}"));
     Ok(Verdict::Broken)
 }
 

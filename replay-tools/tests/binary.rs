@@ -35,7 +35,10 @@ async fn log_filters_limits_and_prints_json_lines_with_the_hashed_texts() {
         let ran = data.run(&[&["--json", "log"], arguments.as_slice()].concat()).await;
         assert_eq!((ran.status, types(&ran)), (0, expected.iter().map(ToString::to_string).collect()), "{arguments:?}");
     }
+    let none = data.run(&["log", "--type", "runclaimed"]).await;
+    assert!(none.status == 0 && none.stderr.contains("no event is of all that was asked for"), "{none:?}");
     let ran = data.run(&["--json", "log", "--limit", "1"]).await;
+    assert!(!ran.stderr.contains("no event is of"), "{ran:?}");
     let event: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     assert_eq!(event["payload"], json!({ "epoch": 1, "node_id": "n", "version": "1" }));
     assert_eq!(event["leaf_hash"].as_str().map(str::len), Some(64));
@@ -195,7 +198,8 @@ async fn a_missing_ledger_and_a_wrong_command_line_are_told_apart() {
     }
     assert_eq!(data.files(), Vec::<String>::new(), "nothing was created");
     let streams = ["node", "node/", "/n"].map(|stream| vec!["log", "--stream", stream]);
-    for arguments in [vec!["weep"], vec!["timeline"], vec![]].into_iter().chain(streams) {
+    let actors = ["ann", "user:", ":ann"].map(|actor| vec!["log", "--actor", actor]);
+    for arguments in [vec!["weep"], vec!["timeline"], vec![]].into_iter().chain(streams).chain(actors) {
         assert_eq!(data.run(&arguments).await.status, 2, "{arguments:?}");
     }
 }

@@ -52,9 +52,7 @@ pub async fn export_bundle(
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Export, BundleError> {
     if file.exists() {
-        return Err(
-            std::io::Error::new(std::io::ErrorKind::AlreadyExists, format!("{} is there", file.display())).into()
-        );
+        return Err(std::io::Error::new(std::io::ErrorKind::AlreadyExists, "it is there already").into());
     }
     let header = Header {
         format: FORMAT.to_owned(),

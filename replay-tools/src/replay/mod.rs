@@ -178,7 +178,10 @@ pub async fn replay_all(
 pub(crate) async fn run(data: &Source, args: ReplayArgs, output: &mut Output) -> Result<Verdict, Failure> {
     let mut what_if = WhatIf::default();
     for with in &args.with {
-        what_if.add(with).map_err(|reason| Failure::new(ErrorCode::ValidationFailed, format!("--with: {reason}")))?;
+        what_if.add(with).map_err(|reason| {
+            Failure::new(ErrorCode::ValidationFailed, format!("--with: {reason}"))
+                .with_hint("`devmind-replay replay --help` lists what it takes")
+        })?;
     }
     let reader = data.open_ledger().await?;
     let head = data.position(&reader, args.at).await?;

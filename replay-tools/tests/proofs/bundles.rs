@@ -60,6 +60,10 @@ async fn an_export_is_under_the_newest_checkpoint_of_this_log_up_to_a_position_a
     refused(&export(&["--at", &(story - 1).to_string()]).await, "NOT_READY");
     refused(&export(&["--at", "999"]).await, "NOT_FOUND");
     refused(&export(&["--witness", &stranger(data.path())]).await, "NOT_READY");
+    data.write("b.jsonl", "somebody's");
+    let there = data.run(&["export", &file]).await;
+    assert!(code_of(&there) == "IO_ERROR" && there.stderr.contains("name a file that is not there yet"), "{there:?}");
+    std::fs::remove_file(&file).expect("as it was");
     let nobody = export(&["--run", "nobody's"]).await;
     assert_eq!((nobody.status, &json_of(&nobody)["events"]), (1, &json!(0)), "{nobody:?}");
     assert!(nobody.stderr.contains("nothing in the log is of it"), "{nobody:?}");
@@ -134,6 +138,8 @@ async fn a_ledger_is_verified_with_the_key_that_is_expected_and_what_cannot_be_r
         let ran = data.run(&["verify", "--key", expected]).await;
         assert_eq!(ran.status, status, "{ran:?}");
     }
+    let other = data.run(&["--json", "verify", "--key", "another"]).await;
+    assert_eq!((other.status, &json_of(&other)["sound"]), (3, &json!(false)), "{other:?}");
     data.write("checkpoint.pub", "no key");
     refused(&data.run(&["verify"]).await, "CONFIG_INVALID");
     std::fs::remove_file(data.path().join("checkpoint.pub")).expect("removed");
@@ -152,4 +158,6 @@ async fn a_ledger_is_verified_with_the_key_that_is_expected_and_what_cannot_be_r
     std::fs::write(&file, bytes).expect("written");
     let lost = data.run(&["verify"]).await;
     assert!(lost.status == 3 && lost.stderr.contains("verification failed"), "{lost:?}");
+    let told = data.run(&["--json", "verify"]).await;
+    assert_eq!((told.status, &json_of(&told)["sound"]), (3, &json!(false)), "{told:?}");
 }
