@@ -60,7 +60,7 @@ pub async fn npm(name: &str) -> Result<PathBuf, Missing> {
     Ok(folder)
 }
 
-/// The program of a peer that is a Rust package of its own, outside of our workspace, built as for a release.
+/// The program of a peer that is a Rust package of its own, outside of our workspace, built for release.
 ///
 /// # Errors
 /// What is missing.
@@ -94,7 +94,9 @@ async fn fetch(folder: &Path) {
     if std::fs::read(&stamp).is_ok_and(|installed| installed == lock) {
         return;
     }
-    let install = Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(folder).output();
+    // No package needs a script of its own to be installed; the one that has one only reports the installation.
+    let arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+    let install = Command::new("npm").args(arguments).current_dir(folder).output();
     let installed = install.await.expect("npm runs");
     assert!(installed.status.success(), "npm ci: {}", String::from_utf8_lossy(&installed.stderr));
     std::fs::write(stamp, lock).expect("a note of what is installed");

@@ -25,7 +25,7 @@ const SHORT: u64 = 10_000;
 /// Callers that append.
 const CALLERS: usize = 64;
 /// What an event takes of the disk, with its indexes and some room for what is not yet in its place (bytes).
-const EVENT_BYTES: u64 = 2_000;
+const EVENT_BYTES: u64 = 1_200;
 
 /// Sees that the log that grows long has room on the disk.
 ///

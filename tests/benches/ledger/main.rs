@@ -14,7 +14,7 @@
 //! `--peers` measures the tool call beside one durable step of Restate and of DBOS. It needs node 20 or newer and npm,
 //! and for its first run the network: 230 MB of packages, and some minutes to build Restate's service
 //! (`tests/peers/restate`, `tests/peers/dbos`). `--long` grows the log of `growth` to ten million events, which takes
-//! 20 GB of the disk and ten minutes or more; `--long=EVENTS` to another length. `--quick` measures less, to see that
+//! 10 GB of the disk and some minutes; `--long=EVENTS` to another length. `--quick` measures less, to see that
 //! it runs.
 
 mod disk;
