@@ -1,6 +1,7 @@
-//! Programs of other hands that tests run beside ours: fetched on first use. A machine that lacks their
-//! runtime skips them, loudly, unless `DEVMIND_REQUIRE_PEERS=1` says that nothing may be skipped.
+//! Programs of other hands that tests and benches run beside ours: fetched on first use. A test on a machine that
+//! lacks their runtime skips them, loudly, unless `DEVMIND_REQUIRE_PEERS=1` says that nothing may be skipped.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,6 +10,9 @@ use tokio::sync::Mutex;
 
 /// Of several tests that ask for a peer, one fetches.
 static FETCHING: Mutex<()> = Mutex::const_new(());
+
+/// The runtime that a peer needs and this machine lacks.
+type Missing = &'static str;
 
 /// The folder `tests/peers/<name>`.
 fn folder(name: &str) -> PathBuf {
@@ -29,14 +33,45 @@ async fn runs(program: &str) -> bool {
     run.is_ok_and(|status| status.success())
 }
 
+/// Where what is built and installed for a peer is kept, if not in its folder.
+fn installed(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("the test knows its own file");
+    test.ancestors().nth(3).expect("target/<profile>/deps/<test>").join("peers").join(name)
+}
+
 /// The folder of a peer from npm with its packages, or `None` where node is missing.
 pub async fn node(name: &str) -> Option<PathBuf> {
+    match npm(name).await {
+        Ok(folder) => Some(folder),
+        Err(needs) => skip(name, needs),
+    }
+}
+
+/// The same for who cannot do without.
+///
+/// # Errors
+/// What is missing.
+pub async fn npm(name: &str) -> Result<PathBuf, Missing> {
     if !runs("node").await || !runs("npm").await {
-        return skip(name, "node and npm");
+        return Err("node and npm");
     }
     let folder = folder(name);
     fetch(&folder).await;
-    Some(folder)
+    Ok(folder)
+}
+
+/// The program of a peer that is a Rust package of its own, outside of our workspace, built for release.
+///
+/// # Errors
+/// What is missing.
+pub async fn cargo(name: &str) -> Result<PathBuf, Missing> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let target = installed(name);
+    let mut build = Command::new(cargo);
+    build.args(["build", "--release", "--locked", "--target-dir"]).arg(&target).current_dir(folder(name));
+    let built = build.status().await.map_err(|_| "cargo")?;
+    assert!(built.success(), "cargo build of peers/{name}: {built}");
+    Ok(target.join("release").join(format!("{name}-peer")))
 }
 
 /// The folder of the browser tests with their packages, or `None` where node or Chromium is missing.
@@ -59,7 +94,9 @@ async fn fetch(folder: &Path) {
     if std::fs::read(&stamp).is_ok_and(|installed| installed == lock) {
         return;
     }
-    let install = Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(folder).output();
+    // No package needs a script of its own to be installed; the one that has one only reports the installation.
+    let arguments = ["ci", "--ignore-scripts", "--no-audit", "--no-fund"];
+    let install = Command::new("npm").args(arguments).current_dir(folder).output();
     let installed = install.await.expect("npm runs");
     assert!(installed.status.success(), "npm ci: {}", String::from_utf8_lossy(&installed.stderr));
     std::fs::write(stamp, lock).expect("a note of what is installed");
@@ -81,10 +118,8 @@ impl Python {
 
 /// A peer with the packages of its `requirements.txt`, or `None` where python is missing.
 pub async fn python(name: &str) -> Option<Python> {
-    let (folder, _fetching) = (folder(name), FETCHING.lock().await);
-    let test = std::env::current_exe().expect("the test knows its own file");
-    let target = test.ancestors().nth(3).expect("target/<profile>/deps/<test>");
-    let peer = Python { environment: target.join("peers").join(name), folder };
+    let _fetching = FETCHING.lock().await;
+    let peer = Python { environment: installed(name), folder: folder(name) };
     let requirements = std::fs::read_to_string(peer.folder.join("requirements.txt")).expect("requirements");
     let stamp = peer.environment.join("installed.txt");
     if std::fs::read_to_string(&stamp).is_ok_and(|installed| installed == requirements) {

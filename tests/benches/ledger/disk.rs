@@ -19,5 +19,5 @@ pub fn flush_time(table: &mut Table) {
         file.write_all(&page).expect("the disk takes a page");
         file.sync_data().expect("the disk flushes");
     }
-    table.time("disk: write and flush of 8 KiB", started.elapsed() / FLUSHES);
+    table.time("disk: write and flush of 8 KiB", started.elapsed() / FLUSHES, None);
 }

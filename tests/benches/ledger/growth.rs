@@ -1,8 +1,9 @@
 //! What a command costs on a conversation that has grown old, beside the same on a young one: both after
 //! the ledger was opened anew, so that nothing is remembered but what is stored. And what an append costs in a log
-//! that has grown long, beside the same in a short one.
+//! that has grown long, beside the same in a short one, in the same rounds.
 
-use crate::load::{Callers, Measure};
+use crate::load::{Callers, Measure, Work};
+use crate::progress::Progress;
 use crate::table::Table;
 use crate::{ours, read};
 use devmind_domain::conversation::{Ask, Conversation, ConversationCommand};
@@ -13,6 +14,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
+/// What wants this group of rows.
+const GROUP: &str = "growth";
 /// Questions that are timed on each conversation.
 const TIMED: u64 = 200;
 /// Turns of the young conversation.
@@ -21,10 +24,30 @@ const YOUNG: u64 = 10;
 const SHORT: u64 = 10_000;
 /// Callers that append.
 const CALLERS: usize = 64;
+/// What an event takes of the disk, with its indexes and some room for what is not yet in its place (bytes).
+const EVENT_BYTES: u64 = 1_200;
+
+/// Sees that the log that grows long has room on the disk.
+///
+/// # Errors
+/// What it needs, and what there is.
+pub fn room(measure: &Measure, table: &Table) -> Result<(), String> {
+    const MIB: u64 = 1 << 20;
+    let folder = std::env::temp_dir();
+    let disk = rustix::fs::statvfs(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let (needs, free) = (measure.grown * EVENT_BYTES / MIB, disk.f_bavail * disk.f_frsize / MIB);
+    if !table.wants(GROUP) || needs <= free {
+        return Ok(());
+    }
+    let (events, folder) = (measure.grown, folder.display());
+    Err(format!(
+        "a log of {events} events needs {needs} MiB in {folder}, which has {free} MiB: set TMPDIR, or grow less"
+    ))
+}
 
 /// Prepares turns of a conversation that has ten, and of one that has thousands.
 pub async fn rows(measure: &Measure, table: &mut Table) {
-    if !table.wants("growth") {
+    if !table.wants(GROUP) {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -43,32 +66,53 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
     appends(measure, table).await;
 }
 
-/// Appends to a log of ten thousand events, and to the same when it has grown.
+/// Appends to a log of ten thousand events, and to one that has grown.
 async fn appends(measure: &Measure, table: &mut Table) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let ledger = Ledger::open(&folder.path().join("ledger.sqlite")).await.expect("the ledger opens");
-    let (store, metadata) = (ledger.clone(), ours::metadata());
-    let append = Callers {
-        callers: CALLERS,
-        call: move |caller, n| {
-            ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), ours::key(caller, n))
-        },
-    };
-    fill(&ledger, 0, SHORT).await;
-    let early = measure.side_by_side(&[&append]).await[0];
-    fill(&ledger, SHORT, measure.grown).await;
-    let late = measure.side_by_side(&[&append]).await[0];
+    let ledger = filled(folder.path(), measure.grown).await;
+    let rates = measure.side_by_side(&[&Short, &appending(&ledger)]).await;
     ledger.close().await;
     let name = format!("growth: an append, SQLite, {CALLERS} callers, at {} events ÷ at {SHORT}", measure.grown);
-    table.at_most(&name, 1e6 / late, 1e6 / early, "µs", 1.3);
+    table.at_most(&name, 1e6 / rates[1], 1e6 / rates[0], "µs", 1.3);
 }
 
-/// Adds events until there are about so many.
-async fn fill(ledger: &Ledger, from: u64, to: u64) {
-    let commands = (from / read::STREAM)..(to / read::STREAM);
-    let appending =
-        stream::iter(commands).map(|n| ledger.append(Append { streams: read::devices(n), idempotency: None }));
-    appending.buffer_unordered(CALLERS).for_each(|done| async { drop(done.expect("appended")) }).await;
+/// Appends to a log that is new in every round: measuring makes it grow.
+struct Short;
+
+#[async_trait::async_trait(?Send)]
+impl Work for Short {
+    async fn rate(&self, warm_up: Duration, each: Duration) -> f64 {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let ledger = filled(folder.path(), SHORT).await;
+        let rate = appending(&ledger).rate(warm_up, each).await;
+        ledger.close().await;
+        rate
+    }
+}
+
+fn appending(ledger: &Ledger) -> impl Work + use<> {
+    let (ledger, metadata) = (ledger.clone(), ours::metadata());
+    Callers {
+        callers: CALLERS,
+        call: move |caller, n| {
+            ours::carry_out(ledger.clone(), metadata.clone(), ours::stream(caller, n), ours::key(caller, n))
+        },
+    }
+}
+
+/// A log of about so many events.
+async fn filled(folder: &Path, events: u64) -> Ledger {
+    let ledger = Ledger::open(&folder.join("ledger.sqlite")).await.expect("the ledger opens");
+    let mut progress = Progress::new("growth: events appended", events);
+    let mut appending = stream::iter(0..events / read::STREAM)
+        .map(|n| ledger.append(Append { streams: read::devices(n), idempotency: None }))
+        .buffer_unordered(CALLERS);
+    while let Some(done) = appending.next().await {
+        done.expect("appended");
+        progress.add(read::STREAM);
+    }
+    drop(appending);
+    ledger
 }
 
 /// The mean times of a question on each, in turns, so that whatever else the machine does touches both; the first

@@ -58,7 +58,7 @@ impl Measure {
 }
 
 /// Something whose rate can be taken.
-#[async_trait::async_trait]
+#[async_trait::async_trait(?Send)]
 pub trait Work: Sync {
     /// Operations a second.
     async fn rate(&self, warm_up: Duration, each: Duration) -> f64;
@@ -71,7 +71,7 @@ pub struct Callers<F> {
     pub call: F,
 }
 
-#[async_trait::async_trait]
+#[async_trait::async_trait(?Send)]
 impl<F, R> Work for Callers<F>
 where
     F: Fn(usize, u64) -> R + Clone + Send + Sync + 'static,
@@ -112,7 +112,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// A blocking piece of work that says how many operations it did.
 pub struct Blocking<F>(pub F);
 
-#[async_trait::async_trait]
+#[async_trait::async_trait(?Send)]
 impl<F> Work for Blocking<F>
 where
     F: Fn(Duration) -> u64 + Clone + Send + Sync + 'static,

@@ -7,8 +7,23 @@ struct Row {
     name: String,
     value: f64,
     unit: &'static str,
-    /// Ours divided by the peer's, and the least it should be.
-    ratio: Option<(String, f64, f64)>,
+    goal: Option<Goal>,
+}
+
+/// What a figure, or its ratio to another, is to reach.
+struct Goal {
+    ratio: Option<f64>,
+    text: String,
+    met: bool,
+}
+
+impl Row {
+    /// The ratio, the goal, and whether it is met: empty where there is none.
+    fn words(&self) -> (String, &str, &str) {
+        let Some(goal) = &self.goal else { return (String::new(), "", "") };
+        let ratio = goal.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
+        (ratio, &goal.text, if goal.met { "yes" } else { "NO" })
+    }
 }
 
 /// What was measured so far. Each row is printed the moment it is known.
@@ -31,37 +46,33 @@ impl Table {
 
     /// A figure without a goal: a peer's, or the machine's.
     pub fn figure(&mut self, name: &str, value: f64, unit: &'static str) {
-        self.push(Row { name: name.to_owned(), value, unit, ratio: None });
+        self.push(name.to_owned(), value, unit, None);
     }
 
-    /// A duration.
-    pub fn time(&mut self, name: &str, value: Duration) {
-        self.figure(name, value.as_secs_f64() * 1e3, "ms");
+    /// A duration, and what it is at most to be.
+    pub fn time(&mut self, name: &str, value: Duration, most: Option<Duration>) {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let goal = most.map(|most| Goal { ratio: None, text: format!("≤ {} ms", ms(most)), met: value <= most });
+        self.push(name.to_owned(), ms(value), "ms", goal);
     }
 
     /// A figure of ours that is to be at least `goal` times a peer's.
     pub fn at_least(&mut self, name: &str, value: f64, unit: &'static str, peer: (&str, f64), goal: f64) {
-        self.push(Row {
-            name: format!("{name} ÷ {}", peer.0),
-            value,
-            unit,
-            ratio: Some((format!("≥ {goal}"), value / peer.1, goal)),
-        });
+        let ratio = value / peer.1;
+        let goal = Goal { ratio: Some(ratio), text: format!("≥ {goal}"), met: ratio >= goal };
+        self.push(format!("{name} ÷ {}", peer.0), value, unit, Some(goal));
     }
 
     /// A ratio of two figures of ours that is to stay below a goal.
     pub fn at_most(&mut self, name: &str, late: f64, early: f64, unit: &'static str, goal: f64) {
-        // Stored as "at least" of the inverse would print an inverse nobody can read.
-        let row =
-            Row { name: name.to_owned(), value: late, unit, ratio: Some((format!("≤ {goal}"), late / early, -goal)) };
-        self.push(row);
+        let ratio = late / early;
+        let goal = Goal { ratio: Some(ratio), text: format!("≤ {goal}"), met: ratio <= goal };
+        self.push(name.to_owned(), late, unit, Some(goal));
     }
 
-    fn push(&mut self, row: Row) {
-        let (ratio, goal, met) = match &row.ratio {
-            Some((goal, ratio, least)) => (format!("{ratio:.2}"), goal.as_str(), met(*ratio, *least)),
-            None => (String::new(), "", ""),
-        };
+    fn push(&mut self, name: String, value: f64, unit: &'static str, goal: Option<Goal>) {
+        let row = Row { name, value, unit, goal };
+        let (ratio, goal, met) = row.words();
         println!("{}\t{:.1}\t{}\t{ratio}\t{goal}\t{met}", row.name, row.value, row.unit);
         self.rows.push(row);
     }
@@ -71,17 +82,8 @@ impl Table {
         let width = self.rows.iter().map(|row| row.name.chars().count()).max().unwrap_or_default();
         println!("\n{:width$}  {:>12} {:9} {:>8} {:>8}", "", "value", "unit", "ratio", "goal");
         for row in &self.rows {
-            let (ratio, goal, met) = match &row.ratio {
-                Some((goal, ratio, least)) => (format!("{ratio:.2}"), goal.as_str(), met(*ratio, *least)),
-                None => (String::new(), "", ""),
-            };
+            let (ratio, goal, met) = row.words();
             println!("{:width$}  {:>12.1} {:9} {ratio:>8} {goal:>8} {met}", row.name, row.value, row.unit);
         }
     }
-}
-
-/// A goal below zero is the most a ratio may be.
-fn met(ratio: f64, goal: f64) -> &'static str {
-    let met = if goal < 0.0 { ratio <= -goal } else { ratio >= goal };
-    if met { "yes" } else { "NO" }
 }

@@ -50,7 +50,7 @@ pub struct Pgbench {
     pub clients: usize,
 }
 
-#[async_trait::async_trait]
+#[async_trait::async_trait(?Send)]
 impl Work for Pgbench {
     async fn rate(&self, _warm_up: Duration, each: Duration) -> f64 {
         let mut script = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -84,7 +84,7 @@ pub struct Unnest {
     pub url: String,
 }
 
-#[async_trait::async_trait]
+#[async_trait::async_trait(?Send)]
 impl Work for Unnest {
     async fn rate(&self, _warm_up: Duration, each: Duration) -> f64 {
         let mut connection = PgConnection::connect(&self.url).await.expect("the database is there");
