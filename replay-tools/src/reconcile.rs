@@ -227,7 +227,8 @@ async fn join(
             let page = reader.query(&requests, after, MAX_PAGE_EVENTS).await?;
             let Some(last) = page.last() else { break };
             after = last.position;
-            for event in page.iter().filter(|event| event.position <= at) {
+            // One that was asked for later was not sent then.
+            for event in &page {
                 let id = event.stream.aggregate_id.as_str();
                 let (server, has_result) = server_of(reader, id, at, unread).await?;
                 if server.on_device && server.journal_id.as_ref() == Some(&journal.id) {

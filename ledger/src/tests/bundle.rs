@@ -155,7 +155,7 @@ async fn whatever_is_not_as_it_is_written_is_refused_for_that_reason_also_where_
     let is_event = |line: &String| line.starts_with("{\"event\"");
     let events = all.iter().filter(|line| is_event(line)).count();
     assert_eq!((why(&sealed(&all, events)), why(&sealed(&part, 6))), (String::new(), String::new()));
-    let first = all.iter().position(|line| is_event(line)).expect("an event");
+    let first = all.iter().position(is_event).expect("an event");
     let in_all = |at: usize, from: &str, to: &str| {
         let mut lines = all.clone();
         lines[at] = lines[at].replacen(from, to, 1);

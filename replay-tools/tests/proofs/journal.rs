@@ -51,6 +51,11 @@ async fn a_journal_that_contradicts_the_log_is_exit_3_one_of_another_ledger_does
     let proved = data.run(&["prove-once", "--tool-call", "g:call", "--journal", &other]).await;
     assert!(proved.status == 3 && proved.stdout.starts_with("conflict: "), "{proved:?}");
 
+    // Worse than what cannot be understood is what contradicts.
+    data.tamper("UPDATE events SET payload = '{}' WHERE position = 9").await;
+    let proved = data.run(&["prove-once", "--tool-call", "g:call", "--journal", &other]).await;
+    assert!(proved.status == 3 && proved.stderr.contains("event 9 "), "{proved:?}");
+
     data.write("none.sqlite", "no journal");
     for file in ["none.sqlite", "missing.sqlite", "ledger.sqlite"] {
         for command in [&["reconcile"][..], &["prove-once", "--tool-call", "g:call"]] {

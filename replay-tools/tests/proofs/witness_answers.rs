@@ -142,6 +142,8 @@ async fn only_the_cosignature_that_was_asked_for_is_kept_and_an_answer_that_is_n
     assert!(note.signatures.iter().all(|one| one.name != "second"), "{note:?}");
     assert_eq!(data.run(&["verify", "--witness", &key]).await.status, 0);
     assert_eq!(data.run(&["verify", "--witness", &second]).await.status, 3);
+    let early = data.run(&["export", "none.jsonl", "--witness", &second]).await;
+    assert_eq!((early.status, code_of(&early)), (1, "NOT_READY"), "it has cosigned nothing: {early:?}");
     // What one has cosigned, another has not.
     let by_second: Answer =
         Box::new(|note| ("200 OK", "text/plain", format!("{}\n", signer("second").sign(&note.text, 7))));
