@@ -37,7 +37,8 @@ async fn a_change_of_any_stored_column_is_found_and_located() {
     let changes = [
         ("partition = 1", Check::Order, 4),
         ("position = 99", Check::Order, 4),
-        ("event_id = 'x'", Check::LeafHash, 3),
+        ("event_id = '019a0000-0000-7000-8000-000000000000'", Check::LeafHash, 3),
+        ("event_id = 'x'", Check::Readable, 3),
         ("aggregate_type = 'thread'", Check::LeafHash, 3),
         ("aggregate_id = 'z'", Check::LeafHash, 3),
         ("sequence = 99", Check::LeafHash, 3),

@@ -111,6 +111,10 @@ async fn a_row_that_holds_no_event_is_shown_in_its_place_up_to_the_position_that
     let many = ran(&data, "stats").await;
     let named = many.stderr.lines().filter(|line| line.starts_with("event ")).count();
     assert!(many.status == 1 && named == 1_000 && many.stderr.contains("more\n"), "{named}");
+    // Why nothing is known of a run that there was.
+    let unknown = ran(&data, "timeline --run r").await;
+    assert_eq!((unknown.status, code_of(&unknown)), (1, "RUN_NOT_FOUND"), "{unknown:?}");
+    assert!(unknown.stderr.contains("event 5 [LEDGER_CORRUPT]"), "{unknown:?}");
 }
 
 #[tokio::test]
