@@ -3,6 +3,9 @@
 #[allow(dead_code, reason = "shared with another test program")]
 mod support;
 
+use devmind_domain::conversation::{Conversation, ConversationCommand};
+use devmind_domain::event::{Actor, Metadata};
+use devmind_ledger::execute;
 use serde_json::{Value, json};
 use support::{Data, Ran};
 
@@ -98,4 +101,25 @@ async fn schema_check_tells_compatible_from_needs_upcaster_from_unknown_from_bre
         let ran = data.run(&["schema", "check"]).await;
         assert_eq!((ran.stdout.lines().last(), ran.status), (Some(verdict), status), "{ran:?}");
     }
+}
+
+#[tokio::test]
+async fn a_stored_state_that_is_not_what_its_events_lead_to_breaks_the_check_from_its_position_on() {
+    let data = Data::with_story().await;
+    let ledger = data.open().await;
+    let metadata = Metadata::new(Actor::user("ann"), "n".into()).conversation(&"c".into());
+    // States are stored now and then.
+    for number in 0..150 {
+        let rename = ConversationCommand::Rename { title: format!("title {number}"), user_id: "ann".into() };
+        execute::<Conversation>(&ledger, "c", &metadata, rename, None).await.expect("renamed");
+    }
+    ledger.close().await;
+    assert_eq!(data.run(&["schema", "check"]).await.status, 0);
+    data.tamper("UPDATE snapshots SET state = replace(state, 'title', 'other') WHERE aggregate_id = 'c'").await;
+    let broken = data.run(&["schema", "check", "--json"]).await;
+    let found = told(&broken)["stored_states_differ"].clone();
+    assert_eq!((broken.status, found.as_array().map(Vec::len)), (3, Some(1)), "{broken:?}");
+    let before = found[0]["position"].as_u64().expect("a position") - 1;
+    let earlier = data.run(&["schema", "check", "--at", &before.to_string()]).await;
+    assert_eq!(earlier.status, 0, "{earlier:?}");
 }
