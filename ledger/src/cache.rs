@@ -1,7 +1,8 @@
 //! Aggregates that were loaded or changed lately, so that a command need not read its stream again.
 //!
 //! An entry is a state and the version it is the state *of*: it is never wrong, only old. Whoever
-//! takes one either reads what came after it ([`crate::load`]) or lets the writer's version check
+//! takes one either reads what came after it ([`crate::load`]), or is content with a moment at which nothing
+//! had come yet ([`crate::load_since`]), or lets the writer's version check
 //! find out ([`crate::execute`]). States enter when their events are durable, never before.
 
 use crate::limits::{MAX_CACHED_AGGREGATES, MAX_CACHED_BYTES};
@@ -12,6 +13,7 @@ use quick_cache::sync::Cache;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The cache of one open log; clones of its reader share it.
 pub(crate) struct AggregateCache(Cache<StreamId, Entry, ByHeldBytes>);
@@ -20,6 +22,8 @@ pub(crate) struct AggregateCache(Cache<StreamId, Entry, ByHeldBytes>);
 struct Entry {
     state: Arc<dyn Any + Send + Sync>,
     version: u64,
+    /// A moment before the stream was asked for and found to be at this version, if it ever was.
+    asked_at: Option<Instant>,
     held_bytes: usize,
 }
 
@@ -45,11 +49,18 @@ impl AggregateCache {
         Some((entry.state.downcast().ok()?, entry.version))
     }
 
-    /// Keeps a state that is durable, unless a newer one is there.
-    pub fn put<A: Decider>(&self, stream: &StreamId, state: &Arc<A>, version: u64) {
-        if self.0.peek(stream).is_none_or(|entry| entry.version < version) {
+    /// The same, where the stream was asked for since that moment.
+    pub fn get_since<A: Decider>(&self, stream: &StreamId, since: Instant) -> Option<(Arc<A>, u64)> {
+        let entry = self.0.get(stream).filter(|entry| entry.asked_at.is_some_and(|asked_at| asked_at >= since))?;
+        Some((entry.state.downcast().ok()?, entry.version))
+    }
+
+    /// Keeps a state that is durable, unless a newer one is there; with the moment before the stream was asked for,
+    /// where it was.
+    pub fn put<A: Decider>(&self, stream: &StreamId, state: &Arc<A>, version: u64, asked_at: Option<Instant>) {
+        if self.0.peek(stream).is_none_or(|entry| (entry.version, entry.asked_at) < (version, asked_at)) {
             let held_bytes = size_of::<A>() + state.held_bytes();
-            self.0.insert(stream.clone(), Entry { state: state.clone(), version, held_bytes });
+            self.0.insert(stream.clone(), Entry { state: state.clone(), version, asked_at, held_bytes });
         }
     }
 }

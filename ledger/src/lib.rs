@@ -42,7 +42,7 @@ pub use follow::Follower;
 pub use lease::NodeLease;
 pub use ledger::Ledger;
 pub use limits::*;
-pub use load::{load, remembered};
+pub use load::{load, load_since, remembered};
 pub use merkle::Frontier;
 pub use place::{Place, PostgresUrl};
 pub use reader::{EventFilter, LedgerReader};

@@ -8,6 +8,7 @@ use devmind_domain::Decider;
 use devmind_domain::event::{Facts, RecordedEvent, StreamId};
 use devmind_domain::upcast;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The aggregate as its stream says now, and the stream's version.
 ///
@@ -18,7 +19,7 @@ use std::sync::Arc;
 /// [`LedgerError`] when the stream cannot be read; an event that this program does not know is an
 /// error here, because a decision on half the facts could be wrong.
 pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(Arc<A>, u64), LedgerError> {
-    let stream = StreamId::new(A::TYPE, id);
+    let (stream, asked_at) = (StreamId::new(A::TYPE, id), Some(Instant::now()));
     let (mut state, mut version) = reader.cache().get::<A>(&stream).unwrap_or_default();
     let known = version;
     let newest = reader.store().version(&stream).await.map_err(|error| reader.error("read a version", &error))?;
@@ -41,17 +42,28 @@ pub async fn load<A: Decider>(reader: &LedgerReader, id: &str) -> Result<(Arc<A>
         }
         page = reader.stream_page(&stream, version, MAX_PAGE_EVENTS).await?;
     }
-    if version == 0 {
-        // That there is nothing is worth remembering, too: what is decided on it is checked by the writer.
-        reader.cache().put(&stream, &state, 0);
-    }
-    if version > known {
-        reader.cache().put(&stream, &state, version);
-        if version - known > SNAPSHOT_EVERY {
-            keep(reader, &stream, &*state, version);
-        }
+    // That there is nothing is worth remembering, too: what is decided on it is checked by the writer.
+    reader.cache().put(&stream, &state, version, asked_at);
+    if version - known > SNAPSHOT_EVERY {
+        keep(reader, &stream, &*state, version);
     }
     Ok((state, version))
+}
+
+/// The aggregate as its stream said at a moment that is not before `since`, and the stream's version then: read only
+/// where nobody in this process has read it since. For what goes together with a look that was just taken.
+///
+/// # Errors
+/// As of [`load`].
+pub async fn load_since<A: Decider>(
+    reader: &LedgerReader,
+    id: &str,
+    since: Instant,
+) -> Result<(Arc<A>, u64), LedgerError> {
+    match reader.cache().get_since(&StreamId::new(A::TYPE, id), since) {
+        Some(seen) => Ok(seen),
+        None => load(reader, id).await,
+    }
 }
 
 /// What an event of the aggregate tells.
@@ -71,7 +83,7 @@ pub(crate) fn state_version<A: Decider>() -> u32 {
 
 /// Remembers a state whose events are durable; each time its stream has grown enough it is stored.
 pub(crate) fn remember<A: Decider>(reader: &LedgerReader, stream: &StreamId, state: &Arc<A>, from: u64, version: u64) {
-    reader.cache().put(stream, state, version);
+    reader.cache().put(stream, state, version, None);
     if from / SNAPSHOT_EVERY < version / SNAPSHOT_EVERY {
         keep(reader, stream, &**state, version);
     }

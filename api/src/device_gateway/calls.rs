@@ -20,7 +20,7 @@ use devmind_domain::tool_call::*;
 use devmind_domain::tools::ToolOutcome;
 use devmind_domain::tools::catalogue;
 use devmind_domain::{ErrorCode, Timestamp};
-use devmind_ledger::{ExecuteError, Executed, Ledger, execute, load, remembered};
+use devmind_ledger::{ExecuteError, Executed, Ledger, execute, load, load_since, remembered};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +39,8 @@ pub struct CallContext {
     pub metadata: Metadata,
     /// How the run is stopped.
     pub signal: StopSignal,
+    /// When the call and its device were looked at last: what stands of them since then need not be read again.
+    pub looked_at: std::time::Instant,
     /// The conversation that the call's permission rests on, where it does: otherwise nothing is dispatched.
     pub unchanged: Option<Unchanged>,
 }
@@ -73,8 +75,8 @@ impl Gateway {
             return call.refuse(request, ErrorCode::DesktopDeviceNotSelected).await;
         };
         let user_id = request.user_id.clone();
-        let routing = self.route(reader, claim, &user_id, &device_id, &request);
-        let reading = load::<ToolCall>(reader, id.as_str());
+        let routing = self.route(reader, claim, context.looked_at, &device_id, &request);
+        let reading = load_since::<ToolCall>(reader, id.as_str(), context.looked_at);
         let (route, (known, version)) = futures::try_join!(routing, reading).map_err(ExecuteError::Ledger)?;
         let route = match route {
             Ok(route) => route,

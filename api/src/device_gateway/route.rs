@@ -10,10 +10,11 @@ use crate::nodes::is_running;
 use devmind_domain::ErrorCode;
 use devmind_domain::conversation::Claim;
 use devmind_domain::device::{Device, stream_key};
-use devmind_domain::ids::{ConnectionId, DeviceId, UserId};
+use devmind_domain::ids::{ConnectionId, DeviceId};
 use devmind_domain::tool_call::{ToolCall, ToolCallRequested};
-use devmind_ledger::{LedgerError, LedgerReader, load};
+use devmind_ledger::{LedgerError, LedgerReader, load, load_since};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Where a call goes.
 pub(super) enum Route {
@@ -70,12 +71,13 @@ impl Gateway {
         &self,
         reader: &LedgerReader,
         own: &Claim,
-        user_id: &UserId,
+        looked_at: Instant,
         device_id: &DeviceId,
         request: &ToolCallRequested,
     ) -> Result<Result<Route, ErrorCode>, LedgerError> {
+        let user_id = &request.user_id;
         let device_key = stream_key(user_id, device_id);
-        let (device, _) = load::<Device>(reader, &device_key).await?;
+        let (device, _) = load_since::<Device>(reader, &device_key, looked_at).await?;
         let Some(current) = &device.connection else { return Ok(Err(ErrorCode::DeviceOffline)) };
         let (tool, version) = (&request.tool, &request.tool_version);
         let (route, offers) = match &current.holder {

@@ -16,6 +16,7 @@ use devmind_domain::ErrorCode;
 use devmind_domain::agent::{Approvals, Permission, PlannedCall};
 use devmind_domain::canonical::hash_json;
 use devmind_domain::conversation::Conversation;
+use devmind_domain::device::{Device, stream_key};
 use devmind_domain::event::Metadata;
 use devmind_domain::ids::ToolCallId;
 use devmind_domain::thread::Deferred;
@@ -27,7 +28,7 @@ use devmind_domain::tools::{
 use devmind_ledger::{AppendError, ExecuteError, execute, load};
 use devmind_projections::RunRow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Before a tool is run again for the first time; it doubles.
@@ -124,6 +125,7 @@ impl Calls {
             let error = tool_error(ErrorCode::UnknownTool, ErrorCode::UnknownTool.help());
             return Ok(self.refuse(id, request, "resolve", error, "pipeline").await?.into());
         };
+        let looked_at = Instant::now();
         if let Err((by, refusal)) = self.guard(id, planned, definition, &request).await? {
             let error = tool_error(refusal.code, refusal.reason);
             return Ok(self.refuse(id, request, "guard", error, by).await?.into());
@@ -135,7 +137,7 @@ impl Calls {
         }
         let Ran { ended, deferred, .. } = match admission.target {
             Target::Server => self.run_in_server(id, definition, request, granted).await?,
-            Target::Device => self.run_on_device(id, definition, request, granted).await?.into(),
+            Target::Device => self.run_on_device(id, definition, request, granted, looked_at).await?.into(),
         };
         // Whatever was under way was awaited.
         let stopped = self.signal.reason();
@@ -158,7 +160,15 @@ impl Calls {
                 false => Ok(Arc::default()),
             }
         };
-        let (conversation, (call, _)) = futures::try_join!(conversation, load::<ToolCall>(reader, id.as_str()))?;
+        // Where it goes is looked at together with it.
+        let device = async {
+            match &request.device_id {
+                Some(id) => load::<Device>(reader, &stream_key(&request.user_id, id)).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        let call = load::<ToolCall>(reader, id.as_str());
+        let (conversation, (call, _), ()) = futures::try_join!(conversation, call, device)?;
         let (conversation, call) = (&*conversation, &*call);
         let mut approvals = Approvals::of(conversation, &self.run.graph_thread_id);
         let verdict = call.verdict().unwrap_or_else(|| Verdict::of_tool(definition.approval));
@@ -367,11 +377,12 @@ impl Calls {
         definition: &ToolDefinition,
         request: ToolCallRequested,
         granted: Option<&Verdict>,
+        looked_at: Instant,
     ) -> Result<Ended, Halt> {
         let clock = Clock::default();
         let call = WrappedCall { tool_call_id: id, definition, arguments: &request.arguments, clock: clock.clone() };
         let body = |_| async {
-            let end = self.call_device(id, &request, granted, &clock).await;
+            let end = self.call_device(id, &request, granted, looked_at, &clock).await;
             let failed = |halt: &Halt| ToolOutcome::failure(ErrorCode::LedgerUnavailable, halt.to_string());
             (end.as_ref().map_or_else(failed, ToolOutcome::clone), end)
         };
@@ -390,6 +401,7 @@ impl Calls {
         id: &ToolCallId,
         request: &ToolCallRequested,
         granted: Option<&Verdict>,
+        mut looked_at: Instant,
         clock: &Clock,
     ) -> Result<ToolOutcome, Halt> {
         for _ in 0..MAX_LOOKS {
@@ -402,6 +414,7 @@ impl Calls {
                 conversation_title: self.run.title.clone(),
                 metadata: self.metadata(),
                 signal: self.signal.clone(),
+                looked_at,
                 unchanged: unchanged.clone(),
             };
             let app = &self.app;
@@ -412,7 +425,7 @@ impl Calls {
                     clock.end();
                     return Ok(outcome);
                 }
-                Err(error) if unchanged.is_some_and(|unchanged| unchanged.is_why(&error)) => {}
+                Err(error) if unchanged.is_some_and(|unchanged| unchanged.is_why(&error)) => looked_at = Instant::now(),
                 Err(error) => return Err(halted(error)),
             }
         }

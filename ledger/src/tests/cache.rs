@@ -9,6 +9,7 @@ use crate::*;
 use devmind_domain::event::{AggregateType, NewEvent, StreamId};
 use devmind_domain::node::{Node, NodeCommand, NodeError, NodeStarted};
 use futures::future::join_all;
+use std::time::Instant;
 
 fn start() -> NodeCommand {
     NodeCommand::Start { node_id: "n".into(), version: "1".into() }
@@ -63,6 +64,23 @@ on_both_stores! {
         ledger.append(elsewhere(1, 2)).await.expect("appended");
         let (state, version) = load::<Node>(ledger.reader(), "n").await.expect("loaded");
         assert_eq!((state.epoch, version), (2, 2));
+    }
+}
+
+on_both_stores! {
+    #[tokio::test]
+    async fn what_was_read_since_a_moment_is_not_read_again_and_what_was_only_remembered_is(folder: Folder) {
+        let ledger = folder.open().await;
+        let version_since = async |since| load_since::<Node>(ledger.reader(), "n", since).await.expect("loaded").1;
+        let before = Instant::now();
+        assert_eq!(version_since(before).await, 0, "nobody has read it yet");
+        ledger.append(elsewhere(0, 1)).await.expect("appended");
+        assert_eq!(version_since(before).await, 0, "as it stood after that moment");
+        assert_eq!(version_since(Instant::now()).await, 1, "as it stands");
+        // What this process did itself, it did not look at: others may have been there since.
+        starts(&ledger, 1).await;
+        ledger.append(elsewhere(2, 3)).await.expect("appended");
+        assert_eq!(version_since(before).await, 3);
     }
 }
 

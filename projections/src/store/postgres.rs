@@ -26,11 +26,12 @@ pub(crate) fn pool(url: &PostgresUrl, schema: &str, connections: u32) -> PgConne
     // Views need no fsync: position and rows are lost together, and come back from the log.
     // A process that is frozen in a transaction must not keep the others from their views for longer than this.
     let patience = ("idle_in_transaction_session_timeout", "2s");
-    // A statement may be planned while the tables are as good as empty, and kept: row by row, each by its index, it
-    // stays right.
-    let by_index = [("enable_seqscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off"), ("jit", "off")];
+    // A statement is planned once, maybe while the tables are as good as empty: row by row, each by its index, the plan
+    // stays right. To plan a join of four tables for each run that is looked up would take longer than to look.
+    let once = [("plan_cache_mode", "force_generic_plan"), ("jit", "off")];
+    let by_index = [("enable_seqscan", "off"), ("enable_hashjoin", "off"), ("enable_mergejoin", "off")];
     let settings = [("search_path", schema), ("synchronous_commit", "off"), patience];
-    PgConnections::new(connections, url, &[&settings[..], &by_index].concat())
+    PgConnections::new(connections, url, &[&settings[..], &once, &by_index].concat())
 }
 
 /// Opens the views; makes them where they are missing, replaces them where they are of no use.
