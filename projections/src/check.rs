@@ -2,7 +2,7 @@
 //!
 //! Writes nothing to the live rows; a server may keep them meanwhile.
 
-use crate::apply::{Progress, stored, stored_in};
+use crate::apply::{Failure, Progress, stored, stored_in};
 use crate::beside::Beside;
 use crate::build::{Wanted, build};
 use crate::compare::{TableCheck, compare};
@@ -39,6 +39,9 @@ pub struct ProjectionCheck {
     pub version: u32,
     /// The position at which live and rebuilt were compared.
     pub position: u64,
+    /// Why the live rows stand there and go no further, where an event stopped them: equal as they are, they lack
+    /// what the log says since.
+    pub stopped: Option<Failure>,
     /// Each table's finding.
     pub tables: Vec<TableCheck>,
 }
@@ -67,6 +70,9 @@ impl fmt::Display for CheckReport {
         for projection in &self.projections {
             let verdict = if projection.is_equal() { "equal" } else { "DIFFERENT" };
             writeln!(f, "{} v{} at {}: {verdict}", projection.name, projection.version, projection.position)?;
+            if let Some(Failure { position, reason, .. }) = &projection.stopped {
+                writeln!(f, "  stopped: event {position}: {reason}")?;
+            }
             for table in &projection.tables {
                 write!(f, "{table}")?;
             }
@@ -163,7 +169,9 @@ async fn check_projection<F: FnMut(u64, u64) + Send>(
         built = fill(&beside.store, projection, ledger, built, position, &mut |events| counter.add(events)).await?;
         still = live.at_once().await?;
     }
-    let position = live_position(stored_in(&mut still, projection.name()).await?, projection)?;
+    let stands = stored_in(&mut still, projection.name()).await?;
+    let stopped = stands.1.failed.clone();
+    let position = live_position(stands, projection)?;
     if built != position {
         let reason = format!("it stands at {position}, the log leads to {built}");
         return Err(ViewError::Contended { projection: projection.name(), reason });
@@ -173,7 +181,8 @@ async fn check_projection<F: FnMut(u64, u64) + Send>(
         tables.push(compare(&mut still, &beside.schemas, table).await?);
     }
     still.commit().await?;
-    Ok(ProjectionCheck { name: projection.name().to_owned(), version: projection.version(), position, tables })
+    let name = projection.name().to_owned();
+    Ok(ProjectionCheck { name, version: projection.version(), position, stopped, tables })
 }
 
 fn live_position((version, progress): (u32, Progress), projection: &dyn Projection) -> Result<u64, ViewError> {

@@ -48,7 +48,13 @@ async fn check(
     }
     output.finish()?;
     if report.is_equal() {
-        return Ok(Verdict::Holds);
+        let stopped: Vec<_> = report.projections.iter().filter(|found| found.stopped.is_some()).collect();
+        for ProjectionCheck { name, .. } in &stopped {
+            say(format_args!(
+                "{name} is right as far as it goes, and stopped: `devmind-replay projection resume` or `skip` helps it on"
+            ));
+        }
+        return Ok(if stopped.is_empty() { Verdict::Holds } else { Verdict::Incomplete });
     }
     if tell_unbuilt(&report.failed) && report.projections.iter().all(ProjectionCheck::is_equal) {
         return Ok(Verdict::Incomplete);

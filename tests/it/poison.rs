@@ -65,6 +65,9 @@ async fn b34_an_event_that_ends_the_process_halts_one_view_after_three_starts_an
     let server = server_that_gave_up(&data).await;
     assert_halted_alone(&server).await;
     let server = server.kill().await;
+    let checked = replay(&data, &["rebuild", "--check"]).await;
+    let told = "device is right as far as it goes, and stopped";
+    assert!(checked.code == Some(1) && checked.stderr.contains(told), "its rows are not all there: {checked:#?}");
     replay(&data, &["projection", "resume", "device"]).await.assert_refused("VALIDATION_FAILED");
     replay(&data, &["projection", "resume", "devices", "--yes"]).await.assert_refused("NOT_FOUND");
     replay(&data, &["projection", "resume", "device", "--yes"]).await.assert_success();

@@ -103,6 +103,11 @@ on_both_stores! {
         let poisoned = || with_fragile(Some((POISONED, Poison::Panic)));
         let served = bench.serve_with(poisoned()).await;
         assert!(halted(&served).await.halted);
+        let checked = check_these(bench.views_place(), bench.ledger.reader(), poisoned(), |_, _| {}).await;
+        let checked = checked.expect("up to where they stand");
+        let stopped = checked.projections.iter().filter_map(|found| Some((&*found.name, found.stopped.as_ref()?.position)));
+        assert_eq!(stopped.collect::<Vec<_>>(), [("fragile", POISONED)], "{checked}");
+        assert!(checked.is_equal() && checked.to_string().contains("stopped: event 50: panicked"), "{checked}");
         skip(&bench, POISONED).await;
         resume_this(&bench.views_place(), "fragile").await.expect("resumed");
         // 101 events and the one that says so.
