@@ -58,10 +58,14 @@ impl AggregateCache {
     /// Keeps a state that is durable, unless a newer one is there; with the moment before the stream was asked for,
     /// where it was.
     pub fn put<A: Decider>(&self, stream: &StreamId, state: &Arc<A>, version: u64, asked_at: Option<Instant>) {
-        if self.0.peek(stream).is_none_or(|entry| (entry.version, entry.asked_at) < (version, asked_at)) {
-            let held_bytes = size_of::<A>() + state.held_bytes();
-            self.0.insert(stream.clone(), Entry { state: state.clone(), version, asked_at, held_bytes });
+        let known = self.0.peek(stream);
+        if known.as_ref().is_some_and(|entry| (entry.version, entry.asked_at) >= (version, asked_at)) {
+            return;
         }
+        // Of a state that was only asked for again it is known; to count it may take as long as to read it.
+        let known = known.filter(|entry| entry.version == version).map(|entry| entry.held_bytes);
+        let held_bytes = known.unwrap_or_else(|| size_of::<A>() + state.held_bytes());
+        self.0.insert(stream.clone(), Entry { state: state.clone(), version, asked_at, held_bytes });
     }
 }
 
