@@ -154,7 +154,8 @@ impl Shell {
                 assert_eq!(self.journal.insert(call, Row::Open(Phase::Executing)), None, "begun once");
                 Input::Journalled
             }
-            Effect::Execute if self.aborted.remove(&call) && !well => {
+            // It stays so: a newer attempt that joined meanwhile gets the end of this execution, as there is no other.
+            Effect::Execute if self.aborted.contains(&call) && !well => {
                 Input::Executed(Err(failure(ErrorCode::CancelledByServer)))
             }
             Effect::Execute => {
@@ -279,6 +280,21 @@ fn a_newer_attempt_that_joins_before_the_call_begins_is_wanted() {
     let received = |phase| Effect::Say(Said::Received { attempt_no: 2, phase });
     let asks = [received(Phase::Reserved), received(Phase::Confirming), Effect::Ask];
     assert_eq!(call.step(Input::Journalled), asks);
+}
+
+#[test]
+fn an_execution_that_was_told_to_stop_ends_as_taken_back_for_a_newer_attempt_that_joined_as_well() {
+    let (mut call, _) = DeviceCall::requested(1, 0);
+    for input in [Input::Found(Known::No), Input::Admitted, Input::Examined(Ok(false))] {
+        call.step(input);
+    }
+    assert_eq!(call.step(Input::Journalled).last(), Some(&Effect::Execute));
+    assert_eq!(call.step(Input::Cancelled { attempt_no: 1 }), [Effect::Abort]);
+    let joined = Effect::Say(Said::Received { attempt_no: 2, phase: Phase::Executing });
+    assert_eq!(call.step(Input::Requested { attempt_no: 2 }), [joined]);
+    // It began, so it never begins again: how it ended is the answer to both.
+    let stopped = Failure { code: ErrorCode::CancelledByServer, message: String::new() };
+    assert_eq!(call.step(Input::Executed(Err(stopped))), [Effect::Settle(Settlement::taken_back())]);
 }
 
 #[test]
