@@ -21,10 +21,9 @@ use devmind_ledger::{EventFilter, LedgerReader, MAX_PAGE_EVENTS};
 use devmind_projections::{Unread, events_of_run};
 use send::Collector;
 use serde_json::{Value, json};
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use tempfile::TempPath;
+use tempfile::NamedTempFile;
 use wire::Attribute;
 
 /// Where the spans go.
@@ -42,33 +41,35 @@ impl Target {
     }
 }
 
-/// A file that has its name once it is whole; until then it is `<file>.part`, and goes with whoever writes it.
+/// A file for its owner alone that has its name once it is whole; until then it is one beside it that ends with `.part`, and
+/// goes with whoever writes it.
 struct SpansFile {
     name: PathBuf,
-    out: BufWriter<File>,
-    part: TempPath,
+    part: BufWriter<NamedTempFile>,
 }
 
 impl SpansFile {
     fn create(name: &Path) -> Result<Self, Failure> {
-        let mut part = name.as_os_str().to_owned();
-        part.push(".part");
+        let folder = name.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let made = match name.exists() {
             true => Err(io::Error::from(io::ErrorKind::AlreadyExists)),
-            false => File::create(&part).and_then(|file| Ok((file, TempPath::try_from_path(PathBuf::from(part))?))),
+            false => tempfile::Builder::new().prefix("spans-").suffix(".part").tempfile_in(folder),
         };
-        let (file, part) = made.map_err(|error| unwritten(name, &error))?;
-        Ok(Self { name: name.to_owned(), out: BufWriter::new(file), part })
+        let part = BufWriter::new(made.map_err(|error| unwritten(name, &error))?);
+        Ok(Self { name: name.to_owned(), part })
     }
 
     fn line(&mut self, request: &Value) -> Result<(), Failure> {
-        writeln!(self.out, "{request}").map_err(|error| unwritten(&self.name, &error))
+        writeln!(self.part, "{request}").map_err(|error| unwritten(&self.name, &error))
     }
 
-    fn finish(mut self) -> Result<(), Failure> {
-        let written = self.out.flush().and_then(|()| self.out.get_ref().sync_all());
-        let named = written.and_then(|()| Ok(self.part.persist_noclobber(&self.name)?));
-        named.map_err(|error| unwritten(&self.name, &error))
+    fn finish(self) -> Result<(), Failure> {
+        let Self { name, part } = self;
+        let named = part.into_inner().map_err(io::Error::from).and_then(|part| {
+            part.as_file().sync_all()?;
+            Ok(part.persist_noclobber(&name)?)
+        });
+        named.map(drop).map_err(|error| unwritten(&name, &error))
     }
 }
 
@@ -174,7 +175,8 @@ mod tests {
         assert_eq!(files(), 0, "what was begun");
         let mut whole = SpansFile::create(&name).expect("made");
         whole.line(&json!({ "a": 1 })).expect("written");
-        let second = SpansFile::create(&name).expect("nobody has the name yet");
+        let mut second = SpansFile::create(&name).expect("nobody has the name yet");
+        second.line(&json!({ "b": 2 })).expect("written");
         whole.finish().expect("whole");
         second.finish().expect_err("somebody has it by now");
         assert!(SpansFile::create(&name).is_err(), "it is there");
