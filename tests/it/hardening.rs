@@ -217,11 +217,16 @@ async fn inv_a12_pings_and_pieces_of_a_message_are_not_signs_of_life() {
             let start = Frame::message("{".as_bytes().to_vec(), OpCode::Data(Data::Text), false);
             socket.send_message(Message::Frame(start)).await;
         }
+        let mut heartbeats = 0;
         let code = loop {
             match socket.next_message().await {
                 Some(Message::Close(frame)) => break frame.map(|frame| u16::from(frame.code)),
                 // One with every heartbeat.
-                Some(Message::Text(_)) => drop(socket.send_message(piece.clone()).await),
+                Some(Message::Text(_)) => {
+                    heartbeats += 1;
+                    assert!(heartbeats < 10 * SILENCE_MS / HEARTBEAT_MS, "it stays open by {piece:?}");
+                    socket.send_message(piece.clone()).await;
+                }
                 Some(_) => {}
                 None => break None,
             }
