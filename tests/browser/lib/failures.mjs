@@ -22,7 +22,7 @@ export default async function* failures(events) {
     const isFile = data.name === data.file;
     if (type === "test:stderr") said += data.message;
     if (type === "test:dequeue" && !isFile) begun = data.name;
-    if (type === "test:pass" && !isFile) passed += 1;
+    if (type === "test:pass" && !isFile && data.skip === undefined) passed += 1;
     // Begins the sums at the end; the stream itself may not be read to its end.
     if (type === "test:diagnostic" && data.message.startsWith("tests ")) yield `passed: ${passed}\n`;
     if (type !== "test:fail") continue;
