@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 const CORPUS: &str = include_str!("corpus/paths.jsonl");
-/// No answer may take longer: a policy that blocks is as bad as one that lets through.
-const ONE_ANSWER: Duration = Duration::from_secs(1);
+/// What has no answer by then waits for somebody (a pipe's writer), which is as bad as letting through. Far more than any
+/// busy machine takes.
+const ONE_ANSWER: Duration = Duration::from_secs(20);
 
 /// How long a neighbour keeps swapping a link while it is looked at, in each way of opening.
 const RACE: Duration = Duration::from_secs(10);
@@ -175,7 +176,7 @@ fn answer(workspace: &Workspace, tool: &str, path: &str) -> &'static str {
 fn listed_names(workspace: &Arc<Workspace>, folder: &str) -> Vec<String> {
     let execution = Execution {
         tool_call_id: "call".into(),
-        ends_at: Instant::now() + Duration::from_secs(10),
+        ends_at: Instant::now() + Duration::from_secs(60),
         cancel: CancellationToken::new(),
     };
     let listing = ListFiles.prepare(workspace, &json!({ "path": folder })).expect("folder opens");
@@ -197,7 +198,7 @@ fn folders(workspace: &Arc<Workspace>, folder: &str) -> Vec<String> {
 }
 
 #[test]
-fn c19_every_path_of_the_corpus_gets_a_safe_answer_within_a_second() {
+fn c19_every_path_of_the_corpus_gets_a_safe_answer_and_waits_for_nobody() {
     in_every_way(ask_the_corpus);
 }
 
@@ -208,12 +209,13 @@ fn ask_the_corpus(way: Way) {
         let fixture = Fixture::new(&case);
         let workspace = way.open(&fixture.ws());
         let path = fixture.substitute(case["path"].as_str().unwrap());
-        let began = Instant::now();
-        let got = answer(&workspace, case["tool"].as_str().unwrap(), &path);
-        let took = began.elapsed();
-        let accepted = case["accept"].as_array().unwrap().iter().any(|accepted| accepted == got);
-        if !accepted || took > ONE_ANSWER {
-            wrong.push(format!("{} {path:?}: {got} in {took:?}, expected {}", case["id"], case["expected"]));
+        let (tool, asked) = (case["tool"].as_str().unwrap().to_owned(), path.clone());
+        // A thread of its own, which is left behind where it does not come back.
+        let (say, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || say.send(answer(&workspace, &tool, &asked)));
+        let got = said.recv_timeout(ONE_ANSWER).unwrap_or("NO ANSWER");
+        if !case["accept"].as_array().unwrap().iter().any(|accepted| accepted == got) {
+            wrong.push(format!("{} {path:?}: {got}, expected {}", case["id"], case["expected"]));
         }
         match case["tier"].as_str().unwrap() {
             "core" => core += 1,

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { assertFits, launch, open, picture, seriousFaults } from "./lib/browser.mjs";
+import { assertFits, launch, leads, open, picture, seriousFaults } from "./lib/browser.mjs";
 import { Server } from "./lib/programs.mjs";
 import { eventually } from "./lib/wait.mjs";
 
@@ -30,7 +30,7 @@ async function as(page, name, role) {
   await page.goto(`${server.url}/sign-in`);
   await page.getByLabel("Name").fill(name);
   await page.getByLabel("Role").selectOption(role);
-  await page.getByRole("button", { name: "Go on as this person" }).click();
+  await leads(page, () => page.getByRole("button", { name: "Go on as this person" }).click());
   await page.getByText(`You are ${name}`).waitFor({ state: "attached" });
 }
 
@@ -84,7 +84,7 @@ test("the keyboard alone reads the log, opens an event, travels through time and
   await page.keyboard.press("[");
   await page.waitForURL(`**/log/${at}`);
   await page.goto(`${server.url}/history/${asked.conversation_id}`);
-  await page.keyboard.press("[");
+  await leads(page, () => page.keyboard.press("["));
   await page.getByText("You see the past").waitFor();
   await page.keyboard.press("n");
   await page.getByText("You see the past").waitFor({ state: "detached" });
@@ -100,7 +100,7 @@ test("a timeline folds into groups, opens, shows every event and JSON, and leads
   await page.locator(".lanes svg a").nth(1).click();
   await page.waitForURL(/view=events.*#p\d+$/);
   assert.equal(await page.locator("li:target").count(), 1);
-  await page.getByRole("link", { name: "JSON", exact: true }).click();
+  await leads(page, () => page.getByRole("link", { name: "JSON", exact: true }).click());
   const shown = await page.locator("#json").innerText();
   assert.ok(JSON.parse(shown).length > 10);
   await close();
@@ -110,12 +110,12 @@ test("the past has a banner, and nothing on it acts", async () => {
   const { page, close } = await open(browser, `${server.url}/history/${waiting.conversation_id}`);
   const [claimed] = (await server.events("RunClaimed")).filter(({ metadata }) => metadata.correlation_id === waiting.run_id);
   await page.getByLabel("As of event or time").fill(String(claimed.position));
-  await page.getByRole("button", { name: "Go", exact: true }).click();
+  await leads(page, () => page.getByRole("button", { name: "Go", exact: true }).click());
   await page.getByText(`as it was after event ${claimed.position}`).waitFor();
   await page.locator(".chip").filter({ hasText: "running" }).waitFor();
   assert.equal(await page.locator('form[method="post"], button.danger').count(), 0);
   await picture(page, "audit-past");
-  await page.getByRole("link", { name: "What changed" }).click();
+  await leads(page, () => page.getByRole("link", { name: "What changed" }).click());
   await page.getByLabel("From event or time").fill(String(claimed.position));
   await page.getByLabel("to", { exact: true }).fill("");
   await page.locator("#to").evaluate((to) => to.removeAttribute("required"));
@@ -146,11 +146,11 @@ test("a bundle is downloaded, checked and shown, and the log stays as it was", a
   const before = (await server.api("/api/ledger/events?limit=1")).position;
   await page.goto(`${server.url}/bundles`);
   await page.getByLabel("A bundle of this or another ledger").setInputFiles(file);
-  await page.getByRole("button", { name: "Check and show" }).click();
+  await leads(page, () => page.getByRole("button", { name: "Check and show" }).click());
   await page.getByText("everything holds").waitFor();
   await page.getByText("nothing of it is in this log").waitFor();
   await picture(page, "audit-bundle");
-  await page.getByRole("link", { name: "add 1 and 2, what time is it?" }).click();
+  await leads(page, () => page.getByRole("link", { name: "add 1 and 2, what time is it?" }).click());
   await page.getByText("You look at a bundle").waitFor();
   await page.locator(".lanes svg").first().waitFor();
   await page.locator("details.group").filter({ hasText: "Tool call" }).first().waitFor();
@@ -180,7 +180,7 @@ test("without scripts the pages are the same documents: filters, groups, time tr
   const { page, close } = await open(browser, `${server.url}/log`, { javaScriptEnabled: false });
   await page.getByText("Filters").click();
   await page.getByLabel("Type").fill("RunClaimed");
-  await page.getByRole("button", { name: "Show" }).click();
+  await leads(page, () => page.getByRole("button", { name: "Show" }).click());
   assert.match(page.url(), /type=RunClaimed/);
   const types = await page.locator("#events .by").allInnerTexts();
   assert.ok(types.length >= 2 && types.every((text) => text.endsWith("RunClaimed")), types.join());
@@ -188,9 +188,9 @@ test("without scripts the pages are the same documents: filters, groups, time tr
   const group = page.locator("details.group").first();
   await group.locator("summary").click();
   await group.locator("li.event").first().waitFor();
-  await page.getByRole("link", { name: "One event back" }).click();
+  await leads(page, () => page.getByRole("link", { name: "One event back" }).click());
   await page.getByText("You see the past").waitFor();
-  await page.getByRole("link", { name: /Keyboard shortcuts/ }).click();
+  await leads(page, () => page.getByRole("link", { name: /Keyboard shortcuts/ }).click());
   await page.getByRole("heading", { name: "Keyboard shortcuts" }).waitFor();
   await close();
 });

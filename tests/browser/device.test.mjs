@@ -27,8 +27,9 @@ after(async () => {
   await server?.finish();
 });
 
-/** Asks for a file; the page shows the question, and its buttons count. */
+/** Asks for a file; the page shows the question, and its buttons count. An earlier question has gone before. */
 async function asked(file, question = `read ${file}`) {
+  await window.page.getByRole("dialog").waitFor({ state: "hidden" });
   const run = await server.ask(question, { device });
   await window.page.getByRole("definition").filter({ hasText: file }).first().waitFor();
   await window.page.getByRole("button", { name: "Deny", disabled: false }).waitFor();
@@ -89,10 +90,17 @@ test("a question that is no longer asked goes away by itself", async () => {
   assert.equal((await settled(run)).status, "cancelled");
 });
 
-/** Asks in the frame of the device's page. */
+/** The server's pages, in the frame of the device's page. */
+const framed = () => window.page.frames().find((frame) => frame.url().includes(".localhost:"));
+
+/** Asks in that frame. */
 async function askInFrame(question) {
-  const frame = window.page.frameLocator("#pages");
-  await frame.getByRole("link", { name: "New conversation" }).click();
+  const [inner, frame] = [framed(), window.page.frameLocator("#pages")];
+  await Promise.all([
+    window.page.waitForEvent("framenavigated", (one) => one === inner),
+    frame.getByRole("link", { name: "New conversation" }).click(),
+  ]);
+  await inner.waitForLoadState();
   await frame.locator(".empty").filter({ hasText: "What would you like to know?" }).waitFor();
   await frame.getByLabel("Your question").fill(question);
   await frame.getByRole("button", { name: "Send" }).click();
@@ -146,7 +154,7 @@ test("a call whose server was killed is unknown, and reconciled when the device 
 });
 
 test("the pages in the frame reach neither the key nor the buttons of the question", async () => {
-  const inner = window.page.frames().find((frame) => frame.url().includes(".localhost:"));
+  const inner = framed();
   const tried = await inner.evaluate(() => {
     const outcome = (attempt) => {
       try {

@@ -75,7 +75,7 @@ async fn the_real_client_finds_no_violation_when_it_aborts_or_the_model_fails() 
     ])
     .await;
     let server = TestServer::with_model(&endpoint).await;
-    let summary = drive(&peer, &server, &["--abort-after-ms", "300", "--expect", "aborted"]).await;
+    let summary = drive(&peer, &server, &["--abort-at", "TEXT_MESSAGE_CONTENT", "--expect", "aborted"]).await;
     assert_eq!(summary["turns"].as_array().unwrap().len(), 1);
     endpoint.aborted(1).await;
     server.log().wait_kind("RunCancelled").await;
@@ -122,8 +122,12 @@ async fn the_real_client_finds_no_violation_when_it_goes_on_after_it_left() {
     ])
     .await;
     let server = TestServer::with_model(&endpoint).await;
-    drive(&peer, &server, &["--abort-after-ms", "300", "--reclaim", "--expect-reclaim", "409", "--expect", "aborted"])
-        .await;
+    drive(
+        &peer,
+        &server,
+        &["--abort-at", "TEXT_MESSAGE_CONTENT", "--reclaim", "--expect-reclaim", "409", "--expect", "aborted"],
+    )
+    .await;
     endpoint.aborted(1).await;
     server.log().wait_kind("RunCancelled").await;
     let summary = drive(&peer, &server, &["--prompt", "add", "--then", "thanks", "--expect", "success"]).await;

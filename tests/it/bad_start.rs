@@ -225,7 +225,7 @@ async fn a_server_whose_stderr_nobody_reads_any_more_still_stops_when_told() {
     assert!(lines.next_line().await.unwrap().unwrap().starts_with("listening on"));
     let id = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("a signal");
-    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), child.wait()).await;
+    let ended = tokio::time::timeout(devmind_tests::DEADLINE, child.wait()).await;
     assert!(ended.expect("the server did not stop").unwrap().success());
     assert!(data.log().await.all().await.pop().unwrap().is("NodeStopped"), "it did not stop in order");
     data.check().await;

@@ -4,6 +4,7 @@
 use devmind_domain::limits::MAX_RESULT_FRAME_BYTES;
 use devmind_tests::raw_device::{connect_from, failure, tools};
 use devmind_tests::{Question, RawDevice, RawSocket, TestServer, eventually};
+use futures::future::{join, join_all};
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -155,17 +156,27 @@ async fn a_device_that_sends_too_fast_is_closed() {
     })
     .await;
     let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
-    let mut socket = device.registered(&ann).await;
-    for _ in 0..5 {
-        socket.send(json!({ "type": "heartbeat", "time": "2026-01-01T00:00:00Z" })).await;
+    let heartbeat = |sequence: u64| {
+        let frame =
+            json!({ "type": "heartbeat", "time": "2026-01-01T00:00:00Z", "event_id": "e", "sequence": sequence });
+        Message::text(frame.to_string())
+    };
+    // Both are answered, so both count. How many are allowed meanwhile depends on how fast they are.
+    for message in [heartbeat as fn(u64) -> Message, |_| Message::Ping("".into())] {
+        let mut socket = device.registered(&ann).await;
+        let mut sequence = socket.sequence;
+        let code = loop {
+            assert!(sequence < 100, "nothing is too fast");
+            socket.send_message(message(sequence)).await;
+            sequence += 1;
+            match socket.next_message().await {
+                Some(Message::Close(frame)) => break frame.map(|frame| u16::from(frame.code)),
+                Some(_) => {}
+                None => break None,
+            }
+        };
+        assert_eq!(code, Some(RATE));
     }
-    assert_eq!(socket.close_code().await, RATE);
-    // Pings are answered, so they count as well.
-    let mut socket = device.registered(&ann).await;
-    for _ in 0..5 {
-        socket.send_message(Message::Ping("".into())).await;
-    }
-    assert_eq!(socket.close_code().await, RATE);
     server.finish().await;
 }
 
@@ -184,43 +195,57 @@ async fn a_binary_message_is_refused_as_what_it_is() {
 
 #[tokio::test]
 async fn inv_a12_pings_and_pieces_of_a_message_are_not_signs_of_life() {
+    /// More than a busy machine keeps a heartbeat from being answered.
+    const SILENCE_MS: u64 = 2_000;
+    const HEARTBEAT_MS: u64 = 100;
     let server = TestServer::start_with(|config| {
-        config.limits.heartbeat_interval_ms = 50;
-        config.limits.silence_ms = 300;
+        config.limits.heartbeat_interval_ms = HEARTBEAT_MS;
+        config.limits.silence_ms = SILENCE_MS;
         config.limits.messages_per_second = 1_000;
     })
     .await;
-    let (ann, device) = (server.client("ann"), RawDevice::new(server.address()));
-    for piece in [
+    let ann = server.client("ann");
+    // A device each, at the same time: each waits for the whole silence.
+    let pieces = [
         Message::Ping("".into()),
         Message::Frame(Frame::message(" ".as_bytes().to_vec(), OpCode::Data(Data::Continue), false)),
-    ] {
+    ];
+    let silent = join_all(pieces.map(async |piece| {
+        let device = RawDevice::new(server.address());
         let mut socket = device.registered(&ann).await;
         if let Message::Frame(_) = &piece {
             let start = Frame::message("{".as_bytes().to_vec(), OpCode::Data(Data::Text), false);
             socket.send_message(Message::Frame(start)).await;
         }
+        let mut heartbeats = 0;
         let code = loop {
             match socket.next_message().await {
                 Some(Message::Close(frame)) => break frame.map(|frame| u16::from(frame.code)),
                 // One with every heartbeat.
-                Some(Message::Text(_)) => drop(socket.send_message(piece.clone()).await),
+                Some(Message::Text(_)) => {
+                    heartbeats += 1;
+                    assert!(heartbeats < 10 * SILENCE_MS / HEARTBEAT_MS, "it stays open by {piece:?}");
+                    socket.send_message(piece.clone()).await;
+                }
                 Some(_) => {}
                 None => break None,
             }
         };
         assert_eq!(code, Some(SILENT), "{piece:?}");
-    }
+    }));
     // A complete message is one.
-    let mut socket = device.registered(&ann).await;
-    let mut heartbeats = 0;
-    while heartbeats < 10 {
-        if let Some(Message::Text(_)) = socket.next_message().await {
-            heartbeats += 1;
-            socket.send(json!({ "type": "heartbeat", "time": "2026-01-01T00:00:00Z" })).await;
+    let heard = async {
+        let mut socket = RawDevice::new(server.address()).registered(&ann).await;
+        let mut heartbeats = 0;
+        while heartbeats < SILENCE_MS / HEARTBEAT_MS + 5 {
+            if let Message::Text(_) = socket.next_message().await.expect("the socket stays open") {
+                heartbeats += 1;
+                socket.send(json!({ "type": "heartbeat", "time": "2026-01-01T00:00:00Z" })).await;
+            }
         }
-    }
-    socket.close().await;
+        socket.close().await;
+    };
+    join(silent, heard).await;
     server.finish().await;
 }
 

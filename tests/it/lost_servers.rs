@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 /// Short, so that a test sees it end; far longer than a busy machine keeps a process from renewing it.
-const LEASE: (&str, &str) = ("DEVMIND_NODE_LEASE_MS", "3000");
+const LEASE: (&str, &str) = ("DEVMIND_NODE_LEASE_MS", "6000");
 const TERMINAL: [&str; 3] = ["RunSucceeded", "RunFailed", "RunCancelled"];
 
 fn held() -> Reply {

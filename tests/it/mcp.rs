@@ -12,8 +12,8 @@ use devmind_domain::tools::{Amendment, Approval, PostExecute};
 use devmind_tests::sse::interrupts;
 use devmind_tests::wait::within_deadline;
 use devmind_tests::{
-    Client, ModelEndpoint, Question, Reply, Script, ScriptedModel, ServerProcess, TestServer, agui, eventually, peers,
-    program,
+    Client, ModelEndpoint, Question, Reply, Script, ScriptedModel, ServerProcess, TestServer, agui, eventually,
+    own_address, peers, program,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -237,7 +237,7 @@ async fn over_http(script: &str, port: u16) -> (Child, watch::Receiver<usize>) {
 async fn the_reference_server_of_everything_is_reached_over_http_and_no_call_is_sent_twice_when_it_is_killed() {
     let Some(peer) = peers::node("mcp").await else { return };
     let script = text(&peer.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js"));
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = own_address().port();
     let (mut process, mut messages) = over_http(&script, port).await;
     let model = ScriptedModel::new([]);
     let server = TestServer::scripted_with(model.clone(), |config| {

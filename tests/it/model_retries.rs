@@ -64,10 +64,10 @@ async fn the_third_failure_is_the_last_and_says_how_often_the_model_was_asked() 
 
 #[tokio::test]
 async fn a_model_that_wants_to_be_left_alone_for_too_long_is_not_asked_again() {
-    let endpoint = ModelEndpoint::start([Reply::Busy(429, "31"), Reply::Busy(429, "2")]).await;
+    let endpoint = ModelEndpoint::start([Reply::Busy(429, "31"), Reply::Busy(429, "20")]).await;
     let server = TestServer::start_with(|config| {
         config.model = Some(endpoint.config());
-        config.model_first_byte_ms = 2_000;
+        config.model_first_byte_ms = 20_000;
     })
     .await;
     let ann = server.client("ann");
@@ -84,7 +84,7 @@ async fn all_tries_together_have_the_time_of_one_first_byte() {
     let endpoint = ModelEndpoint::start([Reply::Busy(429, "0"), Reply::Silence]).await;
     let server = TestServer::start_with(|config| {
         config.model = Some(endpoint.config());
-        config.model_first_byte_ms = 1_000;
+        config.model_first_byte_ms = 2_000;
     })
     .await;
     let (_, events) = server.client("ann").converse(&Question::new("say hello")).await;

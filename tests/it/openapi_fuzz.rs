@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 /// schemathesis ends within this time, or it is a finding too.
-const TIME: Duration = Duration::from_secs(300);
+const TIME: Duration = Duration::from_secs(600);
 const TOKEN: &str = "the-token-of-the-fuzzer";
 
 /// The description with one good request for each operation, about things that are there; and a run

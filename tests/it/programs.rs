@@ -119,10 +119,10 @@ async fn a_program_that_is_told_to_stop_awaits_its_running_call_and_gets_no_answ
 #[tokio::test]
 async fn time_in_which_a_call_is_answered_is_not_the_programs() {
     let start =
-        Start { source: "return tools.slow()".to_owned(), limits: Limits { run_ms: 2_000, ..Limits::default() } };
+        Start { source: "return tools.slow()".to_owned(), limits: Limits { run_ms: 30_000, ..Limits::default() } };
     let end = run(&devmind(), &start, &CancellationToken::new(), |_| async {
         tokio::time::pause();
-        tokio::time::advance(std::time::Duration::from_millis(2_100)).await;
+        tokio::time::advance(std::time::Duration::from_millis(30_100)).await;
         tokio::time::resume();
         ToProgram::Value(json!("late"))
     })

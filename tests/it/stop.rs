@@ -9,7 +9,7 @@ use futures::future::join;
 use serde_json::json;
 
 /// More than any stop takes that waits for nobody, less than one that waits for a client.
-const AT_ONCE: std::time::Duration = std::time::Duration::from_secs(5);
+const AT_ONCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 const TERMINAL: [&str; 3] = ["RunSucceeded", "RunFailed", "RunCancelled"];
 

@@ -1,7 +1,7 @@
 //! One server and one device in processes of their own, either of which can be killed and started again, and what
 //! a person does with them. What must hold afterwards is left to the tests.
 
-use crate::{Client, Data, Process, Question, Traces, eventually, new_id, workspace};
+use crate::{Client, Data, Process, Question, Traces, eventually, new_id, own_address, workspace};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -63,11 +63,6 @@ impl Wants {
     }
 }
 
-/// A port that nobody listens on now.
-fn free_port() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 impl Pair {
     /// Nothing started yet.
     pub fn new(wants: Wants) -> Self {
@@ -75,7 +70,7 @@ impl Pair {
         traces.go();
         Self {
             data: Data::new(),
-            address: free_port(),
+            address: own_address(),
             folder: workspace(),
             state: tempfile::tempdir().unwrap(),
             traces,

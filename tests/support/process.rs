@@ -3,6 +3,7 @@
 use crate::client::Client;
 use crate::data::Data;
 use crate::log::Log;
+use crate::port::own_address;
 use crate::wait::{DEADLINE, eventually, within_deadline};
 use rustix::process::Pid;
 use std::net::SocketAddr;
@@ -206,31 +207,31 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// On a free port, over an empty folder.
+    /// On a port of its own, over an empty folder.
     pub async fn start(environment: &[(&str, &str)]) -> Self {
         Self::start_with(&[], environment).await
     }
 
     /// The same with more arguments.
     pub async fn start_with(more: &[&str], environment: &[(&str, &str)]) -> Self {
-        Self::open(Data::new(), "127.0.0.1:0", more, environment).await
+        Self::open(Data::new(), own_address(), more, environment).await
     }
 
     /// Over files, whatever store the tests run on.
     pub async fn on_sqlite(environment: &[(&str, &str)]) -> Self {
-        Self::open(Data::sqlite(), "127.0.0.1:0", &[], environment).await
+        Self::open(Data::sqlite(), own_address(), &[], environment).await
     }
 
     /// Over a database, whatever store the tests run on.
     pub async fn on_postgres(environment: &[(&str, &str)]) -> Self {
-        Self::open(Data::postgres(), "127.0.0.1:0", &[], environment).await
+        Self::open(Data::postgres(), own_address(), &[], environment).await
     }
 
     /// A second server on the same database, with a data folder of its own.
     pub async fn beside(&self, environment: &[(&str, &str)]) -> Self {
         let folder = self.data.path().join(crate::new_id());
         let more = ["--data", folder.to_str().expect("a plain path")];
-        Self::open_in(self.data.clone(), &more, "127.0.0.1:0", &[], environment).await
+        Self::open_in(self.data.clone(), &more, own_address(), &[], environment).await
     }
 
     /// The end of a second server on the same database that must not start.
@@ -242,13 +243,20 @@ impl ServerProcess {
         Process::run("devmind", &arguments, &environment).await
     }
 
-    async fn open(data: Data, listen: &str, more: &[&str], environment: &[(&str, &str)]) -> Self {
+    async fn open(data: Data, listen: SocketAddr, more: &[&str], environment: &[(&str, &str)]) -> Self {
         let folder = data.path().to_str().expect("a plain path").to_owned();
         Self::open_in(data, &["--data", &folder], listen, more, environment).await
     }
 
-    async fn open_in(data: Data, folder: &[&str], listen: &str, more: &[&str], environment: &[(&str, &str)]) -> Self {
-        let arguments = [&["--listen", listen], folder, more].concat();
+    async fn open_in(
+        data: Data,
+        folder: &[&str],
+        listen: SocketAddr,
+        more: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let listen = listen.to_string();
+        let arguments = [&["--listen", &listen], folder, more].concat();
         let database = data.database_url().map(|url| ("DATABASE_URL", url));
         let environment: Vec<_> = environment.iter().copied().chain(database).collect();
         let mut process = Process::start("devmind", &arguments, &environment);
@@ -349,7 +357,7 @@ impl KilledServer {
 
     /// The same with more arguments and an environment.
     pub async fn start_as(self, more: &[&str], environment: &[(&str, &str)]) -> ServerProcess {
-        ServerProcess::open(self.data, &self.address.to_string(), more, environment).await
+        ServerProcess::open(self.data, self.address, more, environment).await
     }
 }
 

@@ -1,9 +1,10 @@
-//! A server in this process, on a free port of the loopback address and over a temporary folder.
+//! A server in this process, on a port of its own of the loopback address and over a temporary folder.
 
 use crate::client::Client;
 use crate::data::{self, Data};
 use crate::log::Log;
 use crate::model::ModelEndpoint;
+use crate::port::own_address;
 use devmind_api::config::{DatabaseUrl, ModelConfig, ServerConfig};
 use devmind_api::model::Model;
 use devmind_api::{Server, ServerHandle};
@@ -62,7 +63,7 @@ impl TestServer {
 
     fn settings_over(data: Data, change: impl FnOnce(&mut ServerConfig)) -> (Data, ServerConfig) {
         let mut config = ServerConfig {
-            listen: "127.0.0.1:0".to_owned(),
+            listen: own_address().to_string(),
             data: data.path().to_owned(),
             database_url: data.database_url().map(|url| DatabaseUrl(url.to_owned())),
             node_id: Some("test".to_owned()),
@@ -134,7 +135,7 @@ impl TestServer {
     /// is the database alone.
     pub async fn beside(&self, name: &str, model: Arc<dyn Model>) -> Self {
         let folder = self.data.path().join(name);
-        let listen = "127.0.0.1:0".to_owned();
+        let listen = own_address().to_string();
         let config = ServerConfig { listen, data: folder, node_id: Some(name.to_owned()), ..self.config.clone() };
         Self::open(self.data.clone(), config, Some(model)).await
     }

@@ -63,6 +63,13 @@ export async function open(browser, url, { width = 1280, height = 900, dark = fa
   return window;
 }
 
+/**
+ * Does what leads to another page, and waits until that page is there, its scripts too. A click alone may be over before
+ * the browser has set out: what is looked at or pressed next would meet the old page, and a reload would take the place of
+ * the form that was on its way.
+ */
+export const leads = (page, act) => Promise.all([page.waitForEvent("load"), act()]);
+
 /** What axe-core finds that is serious or critical. */
 export async function seriousFaults(page) {
   // Evaluated by the debugger: the page's own policy stays as it is.

@@ -3,7 +3,9 @@
 // verifies, and its views equal what the log gives.
 
 import { spawn } from "node:child_process";
+import { randomInt } from "node:crypto";
 import { mkdtempSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -40,6 +42,18 @@ function environment(more) {
     ([name]) => !/^(DEVMIND_|MODEL_)/.test(name) && !["RUST_LOG", "DATABASE_URL"].includes(name),
   );
   return { ...Object.fromEntries(own), NO_COLOR: "1", XDG_CONFIG_HOME: folder("config"), ...more };
+}
+
+/** An address that nobody listens on, and that systems give to nobody by themselves while its server is down. */
+async function ownAddress() {
+  for (;;) {
+    const port = randomInt(10_000, 32_000);
+    const isFree = await new Promise((told) => {
+      const probe = createServer().once("error", () => told(false));
+      probe.listen(port, "127.0.0.1", () => probe.close(() => told(true)));
+    });
+    if (isFree) return `127.0.0.1:${port}`;
+  }
 }
 
 class Program {
@@ -83,11 +97,12 @@ class Program {
 
 /** A server, by default with the demo model and for everybody on this computer. */
 export class Server {
-  static async start({ env = {}, args = [], data = folder("data"), listen = "127.0.0.1:0" } = {}) {
+  static async start({ env = {}, args = [], data = folder("data"), listen } = {}) {
     const server = new Server();
+    listen ??= await ownAddress();
     Object.assign(server, { env, args, data });
     server.program = new Program("devmind", ["--listen", listen, "--data", data, "--node-id", "browser", ...args], { ...stored, ...env });
-    [, server.address] = await server.program.line(/listening on http:\/\/(\S+)/);
+    [, server.address] = await server.program.line(/listening on http:\/\/(\S+)\s/);
     server.url = `http://${server.address}`;
     return server;
   }

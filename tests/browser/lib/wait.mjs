@@ -3,7 +3,7 @@
 import { setTimeout as pause } from "node:timers/promises";
 
 /** A fact that has not come by then will not come (milliseconds). */
-export const DEADLINE = Number(process.env.DEVMIND_BROWSER_DEADLINE ?? 30_000);
+export const DEADLINE = Number(process.env.DEVMIND_BROWSER_DEADLINE ?? 60_000);
 
 /** Looks until what is seen is enough; answers it, or fails with what was seen last. */
 export async function eventually(what, look, isEnough = Boolean) {

@@ -115,7 +115,7 @@ impl Prepared for HeldRun {
 }
 
 /// What has not come by then never will.
-const AT_LAST: Duration = Duration::from_secs(30);
+const AT_LAST: Duration = Duration::from_secs(60);
 
 struct Fixture {
     folder: tempfile::TempDir,

@@ -46,6 +46,8 @@ pub struct Page {
     notifier: Option<Notifier>,
     /// How long a question stays open once it is shown.
     patience: Duration,
+    /// How long its buttons do nothing.
+    too_soon: Duration,
 }
 
 #[derive(Default)]
@@ -106,7 +108,7 @@ impl Page {
     /// No questions yet. With a notifier, each question is told on the desktop, too.
     pub fn new(notifier: Option<Notifier>) -> Self {
         let patience = Duration::from_millis(CONFIRMATION_MS);
-        Self { now: Mutex::default(), version: watch::Sender::new(1), notifier, patience }
+        Self { now: Mutex::default(), version: watch::Sender::new(1), notifier, patience, too_soon: TOO_SOON }
     }
 
     /// Whether a page is being looked at, as far as can be known.
@@ -175,7 +177,7 @@ impl Page {
                 ms_left: millis(left(self.patience, shown_at, &question.deadline)),
             }
         });
-        News { version, question, waiting, device: now.device.clone(), too_soon_ms: millis(TOO_SOON) }
+        News { version, question, waiting, device: now.device.clone(), too_soon_ms: millis(self.too_soon) }
     }
 
     /// Says how the device stands.
@@ -193,7 +195,7 @@ impl Page {
         let mut now = self.now();
         let shown = now.questions.front().filter(|question| question.id == id);
         let shown_at = shown.and_then(|question| question.shown_at).ok_or(ErrorCode::QuestionClosed)?;
-        if shown_at.elapsed() < TOO_SOON {
+        if shown_at.elapsed() < self.too_soon {
             return Err(ErrorCode::AnsweredTooSoon);
         }
         let question = now.questions.pop_front().ok_or(ErrorCode::QuestionClosed)?;

@@ -33,7 +33,11 @@ struct Served {
 
 impl Served {
     async fn start(patience: Duration) -> Self {
-        let page = Arc::new(Page { patience, ..Page::new(None) });
+        Self::of(Page { patience, ..Page::new(None) }).await
+    }
+
+    async fn of(page: Page) -> Self {
+        let page = Arc::new(page);
         let server = PageServer::bind(page.clone()).await.expect("a port");
         let (origin, token) = (format!("http://{}", server.address()), server.link());
         let token = token.split_once('#').expect("a fragment").1.to_owned();
@@ -111,14 +115,23 @@ async fn a_question_shows_everything_and_its_answer_is_the_persons() {
 }
 
 #[tokio::test]
-async fn an_answer_counts_only_for_the_question_that_is_shown_and_not_at_once() {
+async fn an_answer_that_comes_as_soon_as_the_question_does_not_count() {
+    let served = Served::of(Page { too_soon: LONG, ..Page::new(None) }).await;
+    served.news(0).await;
+    let _asked = served.ask("a.txt");
+    let shown = served.shown("a.txt").await;
+    assert_eq!(served.page.answer(shown["id"].as_u64().expect("an id"), true), Err(ErrorCode::AnsweredTooSoon));
+    assert_eq!(served.news(0).await["question"]["id"], shown["id"], "it is still open");
+}
+
+#[tokio::test]
+async fn an_answer_counts_only_for_the_question_that_is_shown() {
     let served = Served::start(LONG).await;
     served.news(0).await;
     let first = served.ask("first.txt");
     let shown = served.shown("first.txt").await;
     let second = served.ask("second.txt");
     let first_id = shown["id"].as_u64().expect("an id");
-    assert_eq!(served.page.answer(first_id, true), Err(ErrorCode::AnsweredTooSoon));
     assert_eq!(served.page.answer(first_id + 1, true), Err(ErrorCode::QuestionClosed), "it waits");
     served.answer(&shown["id"], false).await;
     assert_eq!(served.page.answer(first_id, true), Err(ErrorCode::QuestionClosed), "it is answered");
