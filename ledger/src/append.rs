@@ -3,7 +3,7 @@
 
 use crate::error::AppendError;
 use crate::limits::{MAX_APPEND_BYTES, MAX_APPEND_EVENTS, MAX_ID_BYTES, MAX_METADATA_BYTES};
-use devmind_domain::canonical::{Hash, canonical_json, sha256_hex};
+use devmind_domain::canonical::{Hash, sha256_hex};
 use devmind_domain::event::{NewEvent, RecordedEvent, StreamId, payload_hash};
 use devmind_domain::limits::MAX_PAYLOAD_BYTES;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ impl PreparedEvent {
             metadata.idempotency_key = Some(key.clone());
             metadata.request_hash = Some(request_hash.clone());
         }
-        let (payload, metadata) = (event.payload(), canonical_json(&metadata));
+        let (payload, metadata) = (event.payload(), metadata.text());
         if payload.len() > MAX_PAYLOAD_BYTES {
             return Err(AppendError::TooLarge { bytes: payload.len() });
         }

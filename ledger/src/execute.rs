@@ -2,7 +2,9 @@
 //!
 //! A state from memory may be old. The writer's version check finds that out for whatever is
 //! appended; what appends nothing (a refusal, "it is so already") is decided again on what the
-//! stream says now.
+//! stream says now. For the same reason a stream that nothing is known of is first taken to be new: what only
+//! goes on with something is refused by a beginning, so that it is read; what begins something finds nothing
+//! there, nearly always, and need not look.
 
 use crate::append::{Append, Idempotency, StreamAppend};
 use crate::error::{AppendError, ExecuteError};
@@ -51,7 +53,7 @@ where
     let mut durable = None;
     let to_do = ToDo { ledger, stream: &stream, metadata, idempotency: idempotency.as_ref() };
     loop {
-        let (submitted, under_way, next) = match to_do.hand_over::<A>(command.clone(), durable.take()) {
+        let (submitted, under_way, next) = match to_do.hand_over::<A>(command.clone(), durable.take(), retries == 0) {
             Next::Read => {
                 durable = Some(load::<A>(ledger.reader(), id).await.map_err(ExecuteError::Ledger)?);
                 continue;
@@ -119,11 +121,19 @@ struct State<A> {
 
 impl<'a> ToDo<'a> {
     /// Decides and hands over in one turn. `durable` is the state as just read; without it, what is
-    /// remembered and under way is built on, which an answer without an append must not be.
-    fn hand_over<A: Decider>(&self, command: A::Command, durable: Option<(Arc<A>, u64)>) -> Next<'a, A> {
+    /// remembered and under way, or a beginning, is built on, which an answer without an append must not be.
+    fn hand_over<A: Decider>(
+        &self,
+        command: A::Command,
+        durable: Option<(Arc<A>, u64)>,
+        may_be_new: bool,
+    ) -> Next<'a, A> {
         let turn = self.ledger.tips().turn(self.stream);
         let is_durable = durable.is_some();
-        let known = durable.or_else(|| turn.tip()).or_else(|| self.ledger.reader().cache().get(self.stream));
+        let known = durable
+            .or_else(|| turn.tip())
+            .or_else(|| self.ledger.reader().cache().get(self.stream))
+            .or_else(|| may_be_new.then(Default::default));
         let Some((mut state, from)) = known else { return Next::Read };
         let decided = match state.decide(command) {
             Err(_) if !is_durable => return Next::Read,

@@ -8,10 +8,10 @@ use std::fmt;
 /// Who caused an event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Actor {
-    /// What kind of actor.
-    pub kind: ActorKind,
     /// The actor's id within its kind.
     pub id: String,
+    /// What kind of actor.
+    pub kind: ActorKind,
 }
 
 /// The kinds of actors.
@@ -99,34 +99,34 @@ impl Role {
     }
 }
 
-/// What is known about an event besides its payload.
+/// What is known about an event besides its payload. The fields are sorted by name, which [`Metadata::text`] rests on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metadata {
     /// Who caused it.
     pub actor: Actor,
-    /// The run it belongs to.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub correlation_id: Option<RunId>,
     /// The event that led to it, by `event_id`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub causation_id: Option<String>,
     /// The conversation it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
+    /// The run it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<RunId>,
     /// The client's key for the request that caused it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// SHA-256 of that request, so that the index of keys can be rebuilt from the log.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request_hash: Option<String>,
     /// The server process that appended it.
     pub node_id: NodeId,
-    /// W3C trace context of the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub traceparent: Option<String>,
     /// When it happened, where that was long before it was recorded: in the history of another program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub occurred_at: Option<Timestamp>,
+    /// SHA-256 of that request, so that the index of keys can be rebuilt from the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_hash: Option<String>,
+    /// W3C trace context of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 impl Metadata {
@@ -157,5 +157,39 @@ impl Metadata {
     pub fn conversation(mut self, conversation_id: &ConversationId) -> Self {
         self.conversation_id = Some(conversation_id.clone());
         self
+    }
+
+    /// Its RFC 8785 text, as it is stored and hashed. Every event has some, so it is written without a canonicaliser:
+    /// the fields are sorted by name, and a text has one form in JSON as serde writes it.
+    pub fn text(&self) -> String {
+        #[allow(clippy::expect_used)]
+        serde_json::to_string(self).expect("texts are JSON")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::canonical::canonical_json;
+    use proptest::option::of;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_text_of_metadata_is_canonical(
+            (actor, correlation, causation) in (any::<String>(), of(any::<String>()), of(any::<String>())),
+            (conversation, key, hash) in (of(any::<String>()), of(any::<String>()), of(any::<String>())),
+            (node, trace, micros) in (any::<String>(), of(any::<String>()), of(0..i64::from(u32::MAX))),
+        ) {
+            let mut metadata = Metadata::new(Actor::user(actor), node.as_str().into());
+            metadata.correlation_id = correlation.map(|id| id.as_str().into());
+            metadata.causation_id = causation;
+            metadata.conversation_id = conversation.map(|id| id.as_str().into());
+            metadata.idempotency_key = key;
+            metadata.request_hash = hash;
+            metadata.traceparent = trace;
+            metadata.occurred_at = micros.map(Timestamp::from_micros);
+            prop_assert_eq!(metadata.text(), canonical_json(&metadata));
+        }
     }
 }

@@ -129,3 +129,27 @@ on_both_stores! {
         assert_eq!((&node, version), (&fresh, same), "the cache holds what the log says");
     }
 }
+
+on_both_stores! {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_stream_that_this_process_never_saw_is_decided_on_what_it_holds_and_harms_nobody_beside_it(folder: Folder) {
+        let ledger = folder.open().await;
+        execute::<Node>(&ledger, "old", &metadata(), start(), None).await.expect("started");
+        ledger.close().await;
+        let ledger = folder.open().await;
+        let ids: Vec<String> = (0..16).map(|n| if n % 4 == 0 { "old".to_owned() } else { format!("new {n}") }).collect();
+        let executors = ids.iter().map(|id| async { execute::<Node>(&ledger, id, &metadata(), start(), None).await });
+        let done = join_all(executors).await;
+        let epochs = ids.iter().zip(&done).map(|(id, done)| (id.as_str(), done.as_ref().expect("executed").state.epoch));
+        let (mut old, new): (Vec<_>, Vec<_>) = epochs.partition(|(id, _)| *id == "old");
+        old.sort_unstable();
+        assert_eq!(old, [2, 3, 4, 5].map(|epoch| ("old", epoch)), "it had begun");
+        assert!(new.iter().all(|(_, epoch)| *epoch == 1), "{new:?}");
+        // Refused by a beginning, not by what is there.
+        ledger.close().await;
+        let ledger = folder.open().await;
+        let stopped = execute::<Node>(&ledger, "old", &metadata(), NodeCommand::Stop { epoch: 5 }, None).await.expect("stopped");
+        assert_eq!((stopped.state.epoch, stopped.events.len()), (5, 1));
+        assert!(folder.verify().await.is_sound());
+    }
+}
