@@ -8,6 +8,7 @@ use crate::change::Change;
 use crate::db::{Pool, Row, Work, is_the_statements_fault, values};
 use crate::projection::Projection;
 use crate::row::Columns;
+use crate::together::{Together, together};
 use devmind_domain::ErrorCode;
 use devmind_domain::canonical::hash_json;
 use devmind_domain::event::{AggregateType, DecodeError, DomainEvent, Facts, RecordedEvent};
@@ -188,7 +189,7 @@ pub(crate) async fn apply(
 ) -> Result<Applied, sqlx::Error> {
     let (mut steps, mut failure) = plan(projection, skips, events);
     if failure.is_none()
-        && let Some(now) = pass(pool, projection, from, &steps, events).await?
+        && let Some(now) = straight(pool, projection, from, &steps, events).await?
     {
         return Ok(Applied::Now(now));
     }
@@ -232,45 +233,49 @@ pub(crate) async fn apply(
     }
 }
 
-/// Moves the projection over events that mean nothing to it, with one statement: most events are of no interest to
-/// most projections. `None` where they do mean something, or it does not stand at `from`.
-async fn pass(
+/// Applies events that follow on `from` and none of which fails, with as few statements as can be: moving the projection
+/// keeps others out until its rows are written, too. Most events are of no interest to most projections; then that is
+/// all. `None`, with nothing done, where it does not stand at `from` or the database refuses a change.
+async fn straight(
     pool: &Pool,
     projection: &dyn Projection,
     from: u64,
     steps: &[Step],
     events: &[Arc<RecordedEvent>],
 ) -> Result<Option<Progress>, sqlx::Error> {
+    const MOVE: &str = "UPDATE projection_position SET position = $4, leaf_hash = $5, failed_position = NULL, \
+         failed_reason = NULL, attempts = 0, skipped_unknown = skipped_unknown + $6 \
+         WHERE name = $1 AND version = $2 AND position = $3 RETURNING skipped_unknown";
     let Some(last) = events.last() else { return Ok(None) };
-    let mut unknown = 0_u64;
-    for step in steps {
-        match step {
-            Step::Pass => {}
-            Step::Unknown => unknown += 1,
-            Step::Write(changes) if changes.is_empty() => {}
-            Step::Write(_) => return Ok(None),
-        }
-    }
-    let moved = pool
-        .row(
-            "UPDATE projection_position SET position = $4, leaf_hash = $5, failed_position = NULL, failed_reason = NULL, \
-             attempts = 0, skipped_unknown = skipped_unknown + $6 WHERE name = $1 AND version = $2 AND position = $3 \
-             RETURNING skipped_unknown",
-            &values![
-                projection.name(),
-                projection.version(),
-                from,
-                last.position,
-                hex::encode(last.leaf_hash),
-                unknown
-            ],
-        )
-        .await?;
-    let progress = |row: Row| {
-        let skipped_unknown = Columns(&row).count("skipped_unknown")?;
+    let unknown = steps.iter().filter(|step| matches!(step, Step::Unknown)).count() as u64;
+    let leaf_hash = hex::encode(last.leaf_hash);
+    let to = values![projection.name(), projection.version(), from, last.position, leaf_hash, unknown];
+    let progress = |row: &Row| {
+        let skipped_unknown = Columns(row).count("skipped_unknown")?;
         Ok(Progress { position: last.position, failed: None, attempts: 0, skipped_unknown })
     };
-    moved.map(progress).transpose()
+    let changes = together(projection, events, steps);
+    if changes.is_empty() {
+        return pool.row(MOVE, &to).await?.as_ref().map(progress).transpose();
+    }
+    let mut work = pool.begin().await?;
+    let Some(moved) = work.row(MOVE, &to).await? else {
+        work.rollback().await?;
+        return Ok(None);
+    };
+    for Together { sql, rows, .. } in changes {
+        match work.run_for(sql, &rows).await {
+            Ok(()) => {}
+            Err(error) if is_the_statements_fault(&error) => {
+                work.rollback().await?;
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let now = progress(&moved)?;
+    work.commit().await?;
+    Ok(Some(now))
 }
 
 /// Runs the pure function over all events, up to the first that fails.

@@ -3,6 +3,7 @@
 
 use crate::change::{Change, Value};
 use crate::store::postgres::WRITERS;
+use crate::together::for_many;
 use devmind_domain::nul::without_nul;
 use devmind_ledger::{PgConnections, Taken};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -141,6 +142,19 @@ impl Work {
         self.run(change.sql, &change.values).await
     }
 
+    /// Runs one statement for each of these rows of values: on PostgreSQL for all of them at once, where it can be.
+    pub async fn run_for(&mut self, sql: &str, rows: &[&[Value]]) -> Result<(), sqlx::Error> {
+        if let (Self::Postgres(work), [first, _, ..]) = (&mut *self, rows)
+            && let Some(for_many) = for_many(sql, first)
+        {
+            return postgres_arrays(&for_many, rows).execute(&mut **work.connection()?).await.map(drop);
+        }
+        for values in rows {
+            self.run(sql, values).await?;
+        }
+        Ok(())
+    }
+
     /// Runs a statement.
     pub async fn run(&mut self, sql: &str, values: &[Value]) -> Result<(), sqlx::Error> {
         match self {
@@ -212,6 +226,25 @@ fn postgres<'q>(sql: &'q str, values: &'q [Value]) -> Query<'q, Postgres, PgArgu
         Value::Int(value) => query.bind(*value),
         Value::Text(value) => query.bind(value.as_deref().map(without_nul)),
         Value::Bool(value) => query.bind(*value),
+    })
+}
+
+/// The same with the values of many rows, an array for each value of a row: rows have values of the same kinds.
+fn postgres_arrays<'q>(sql: &'q str, rows: &[&'q [Value]]) -> Query<'q, Postgres, PgArguments> {
+    fn column<'q, T>(rows: &[&'q [Value]], index: usize, value: impl Fn(&'q Value) -> Option<T>) -> Vec<Option<T>> {
+        rows.iter().map(|row| row.get(index).and_then(&value)).collect()
+    }
+    let kinds = rows.first().copied().unwrap_or_default();
+    (0..).zip(kinds).fold(sqlx::query(sql), |query, (index, kind)| match kind {
+        Value::Int(_) => {
+            query.bind(column(rows, index, |value| if let Value::Int(number) = value { *number } else { None }))
+        }
+        Value::Text(_) => query.bind(column(rows, index, |value| {
+            if let Value::Text(text) = value { text.as_deref().map(without_nul) } else { None }
+        })),
+        Value::Bool(_) => {
+            query.bind(column(rows, index, |value| if let Value::Bool(truth) = value { Some(*truth) } else { None }))
+        }
     })
 }
 

@@ -36,6 +36,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 pub mod timeline;
+mod together;
 mod tool_call;
 mod unread;
 mod usage;

@@ -24,6 +24,12 @@ pub trait Projection: Send + Sync {
     /// The kinds of streams it reads; events of others pass by undecoded.
     fn reads(&self) -> &'static [AggregateType];
 
+    /// The kinds of streams whose events change, and look at, nothing but rows of their own stream. In a batch, what
+    /// events of different streams change is then written in another order, and together.
+    fn independent(&self) -> &'static [AggregateType] {
+        &[]
+    }
+
     /// The row changes that an event causes, in order. It must not fail for any history; a panic
     /// counts as a failure of this event and stops this projection alone.
     fn changes(&self, event: &RecordedEvent, decoded: &DomainEvent) -> Vec<Change>;

@@ -1,6 +1,6 @@
 //! An event that a projection cannot apply: it stops alone, after a few attempts, and an operator helps.
 
-use crate::apply::{Begun, Failure, MAX_ATTEMPTS, begin};
+use crate::apply::{Applied, Begun, Failure, MAX_ATTEMPTS, apply, begin};
 use crate::check::check_these;
 use crate::operate::resume_this;
 use crate::rebuild::rebuild_these;
@@ -9,11 +9,14 @@ use crate::row::Columns;
 use crate::store::Store;
 use crate::testing::*;
 use crate::tests::fragile::*;
+use crate::tool_call::ToolCalls;
 use crate::views::ProjectionStatus;
 use devmind_domain::ErrorCode;
-use devmind_domain::event::{Actor, Metadata};
+use devmind_domain::event::{Actor, DomainEvent, Metadata};
 use devmind_domain::projection::{ProjectionCommand, ProjectionEventSkipped, ProjectionSkips};
+use devmind_domain::tool_call::ToolCallEvent;
 use devmind_ledger::execute;
+use std::collections::BTreeSet;
 
 const EVENTS: u32 = 100;
 const POISONED: u64 = 50;
@@ -163,6 +166,26 @@ on_both_stores! {
         assert_eq!(fragile_status(&served).await.position, 2);
         served.stop().await;
     }
+}
+
+#[tokio::test]
+async fn a_change_that_postgres_refuses_among_many_of_one_statement_is_found_and_those_before_it_are_made() {
+    let (bench, projections) = (Bench::postgres().await, PROJECTIONS.to_vec());
+    let store = Store::open(&bench.views_place(), bench.ledger.reader(), &projections).await.expect("a store");
+    let (id, DomainEvent::ToolCall(ToolCallEvent::ToolCallRequested(mut refused))) = requested("k3", "r1") else {
+        panic!("a call is requested")
+    };
+    // An index takes no such value, and it cannot be pressed into less.
+    refused.conversation_id = (0..10_000).map(|n| format!("{:x}", n * 2_654_435_761_u64)).collect::<String>().into();
+    let facts = [requested("k1", "r1"), requested("k2", "r1"), tool_call(id, refused), requested("k4", "r1")];
+    let applied = apply(&store.write, &ToolCalls, &BTreeSet::new(), 0, &recorded(&facts)).await.expect("a database");
+    let Applied::Now(now) = applied else { panic!("{applied:?}") };
+    let failed = now.failed.expect("it is refused");
+    assert_eq!((now.position, failed.position), (2, 3), "{failed:?}");
+    assert!(failed.reason.contains("index row"), "{failed:?}");
+    let row = store.read.row("SELECT count(*) AS number FROM tool_calls", &[]).await.expect("a count").expect("a row");
+    assert_eq!(Columns(&row).count("number").expect("a number"), 2);
+    store.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,12 @@
 //! Random histories, most of them impossible: a projection has to hold for all of them, and the
 //! rows must not depend on how the log was cut into batches.
 
+use crate::apply::reset;
 use crate::check::check;
+use crate::registry::PROJECTIONS;
+use crate::store::Store;
 use crate::testing::*;
+use crate::together::for_many;
 use devmind_domain::conversation::*;
 use devmind_domain::tool_call::*;
 
@@ -114,6 +118,41 @@ async fn the_rows_do_not_depend_on_how_the_log_was_cut_into_batches() {
     for code in ["APPROVAL_CANCELLED", "APPROVAL_EXPIRED", "ABORTED_BEFORE_DISPATCH"] {
         assert!(seen.contains(code), "the histories explore too little: no call is {code}");
     }
+}
+
+#[tokio::test]
+async fn what_postgres_writes_with_one_statement_is_what_it_would_write_change_by_change() {
+    let (bench, projections) = (Bench::postgres().await, PROJECTIONS.to_vec());
+    let store = Store::open(&bench.views_place(), bench.ledger.reader(), &projections).await.expect("a store");
+    for seed in 200..205 {
+        let events = recorded(&history(seed, 300));
+        let mut work = store.write.begin().await.expect("begun");
+        for projection in projections.iter().copied() {
+            reset(&mut work, projection).await.expect("empty");
+        }
+        work.commit().await.expect("committed");
+        for projection in projections.iter().copied() {
+            applied(&store, projection, 0, &events).await;
+        }
+        assert_eq!(dump(&store.read).await, dump(&store_of(&events, 1).await.read).await, "seed {seed}");
+    }
+    store.close().await;
+}
+
+#[test]
+fn every_change_of_an_independent_stream_can_be_made_for_many_rows_at_once() {
+    let mut seen = 0;
+    for event in recorded(&history(300, 600)) {
+        let [fact] = &event.decode().expect("readable")[..] else { panic!("one fact") };
+        for projection in PROJECTIONS {
+            let independent = projection.independent().iter().any(|kind| kind.as_str() == event.stream.aggregate_type);
+            for change in projection.changes(&event, fact).iter().filter(|_| independent) {
+                assert!(for_many(change.sql, &change.values).is_some(), "{}", change.sql);
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 100, "the histories explore too little: {seen}");
 }
 
 #[tokio::test]

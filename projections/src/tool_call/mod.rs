@@ -83,6 +83,9 @@ impl Projection for ToolCalls {
     fn reads(&self) -> &'static [AggregateType] {
         &[AggregateType::ToolCall, AggregateType::Conversation, AggregateType::Device, AggregateType::Node]
     }
+    fn independent(&self) -> &'static [AggregateType] {
+        &[AggregateType::ToolCall]
+    }
     fn changes(&self, event: &RecordedEvent, decoded: &DomainEvent) -> Vec<Change> {
         match decoded {
             DomainEvent::ToolCall(decoded) => tool_call_changes(event, decoded),
