@@ -9,7 +9,6 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
 
-/// Runs SQL on a file, and leaves it without a write-ahead log beside it.
 /// A ledger with something in it, written by a server that has stopped in order.
 async fn used_ledger() -> Data {
     let server = ServerProcess::on_sqlite(&[]).await;

@@ -110,7 +110,8 @@ impl Data {
         }
     }
 
-    /// Changes the log's file behind the server's back.
+    /// Changes the log's file behind the server's back, and leaves no write-ahead log with the change beside it: of
+    /// connections that are about to go, the last one would move it into the file, some time later.
     pub async fn change_ledger(&self, statements: &str) {
         let mut connection = SqliteConnectOptions::new()
             .filename(self.ledger_file())
@@ -119,6 +120,9 @@ impl Data {
             .await
             .expect("the log's file opens");
         connection.execute(statements).await.expect("statements that SQLite takes");
+        let moved: Result<i64, _> =
+            sqlx::query_scalar("PRAGMA wal_checkpoint(TRUNCATE)").fetch_one(&mut connection).await;
+        assert_eq!(moved.expect("a checkpoint"), 0, "somebody reads an older state");
         connection.close().await.expect("closed");
     }
 
