@@ -137,10 +137,14 @@ on_both_stores! {
         execute::<Node>(&ledger, "old", &metadata(), start(), None).await.expect("started");
         ledger.close().await;
         let ledger = folder.open().await;
+        // From here on the writer knows the head, and looks for nothing before it stores.
+        execute::<Node>(&ledger, "first", &metadata(), start(), None).await.expect("started");
+        let looks = ledger.faults.counts().looks;
         let ids: Vec<String> = (0..16).map(|n| if n % 4 == 0 { "old".to_owned() } else { format!("new {n}") }).collect();
         let executors = ids.iter().map(|id| async { execute::<Node>(&ledger, id, &metadata(), start(), None).await });
         let done = join_all(executors).await;
         let epochs = ids.iter().zip(&done).map(|(id, done)| (id.as_str(), done.as_ref().expect("executed").state.epoch));
+        assert!(ledger.faults.counts().looks > looks, "the database refused what was only supposed");
         let (mut old, new): (Vec<_>, Vec<_>) = epochs.partition(|(id, _)| *id == "old");
         old.sort_unstable();
         assert_eq!(old, [2, 3, 4, 5].map(|epoch| ("old", epoch)), "it had begun");
