@@ -79,14 +79,18 @@ async fn a_reader_that_passes_over_a_damaged_row_names_it_whichever_column_it_is
 async fn the_same_on_postgres() {
     let folder = Folder::postgres();
     filled(&folder).await;
-    for (column, value, was) in [
-        ("partition", "7", "0"),
-        ("event_id", "'no UUID'", "019a0000-0000-7000-8000-000000000000"),
-        ("recorded_at", "'yesterday'", ""),
+    folder.tamper(&format!("CREATE TABLE sound AS SELECT * FROM events WHERE position = {DAMAGED}")).await;
+    for (column, value) in [
+        ("partition", "7"),
+        ("event_id", "'no UUID'"),
+        ("sequence", "-3"),
+        ("leaf_hash", "'\\x00'"),
+        ("recorded_at", "'yesterday'"),
     ] {
         folder.tamper(&format!("UPDATE events SET {column} = {value} WHERE position = {DAMAGED}")).await;
         is_passed_over(&folder, column).await;
-        folder.tamper(&format!("UPDATE events SET {column} = '{was}' WHERE position = {DAMAGED}")).await;
+        let was = format!("(SELECT {column} FROM sound)");
+        folder.tamper(&format!("UPDATE events SET {column} = {was} WHERE position = {DAMAGED}")).await;
     }
 }
 

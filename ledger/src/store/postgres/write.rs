@@ -14,12 +14,13 @@ use crate::filed::Filed;
 use crate::limits::{COMMIT_WAIT, CONNECT_WAIT, DOUBT_WAIT, RECONNECT_PAUSE};
 use crate::place::PostgresUrl;
 use crate::store::rows::{COLUMNS, stored_event};
-use crate::store::{Batch, CommitError, Failure, HeadRow, KeyRow, Look, Seen, WriteLog, as_i64};
+use crate::store::{Batch, CommitError, Failure, HeadRow, KeyRow, Look, SNAPSHOT, Seen, WriteLog, as_i64};
 use devmind_domain::Timestamp;
 use devmind_domain::event::{RecordedEvent, StreamId};
-use sqlx::postgres::PgConnection;
-use sqlx::{Connection, Executor, Row};
+use sqlx::postgres::{PgConnection, PgHasArrayType};
+use sqlx::{Connection, Encode, Executor, Postgres, QueryBuilder, Row, Type};
 use std::future::Future;
+use std::sync::Arc;
 use tokio::time::{Instant, timeout};
 
 /// Settings of the session; the statements' own limits end what would hang (milliseconds). Each statement is
@@ -165,64 +166,10 @@ impl PgWriter {
 
     /// The one statement; `false` when the head was not where it was looked at.
     async fn write(&mut self, batch: &Batch<'_>) -> Result<bool, sqlx::Error> {
-        let events = batch.events;
-        let filed: Vec<Filed> = events.iter().map(|event| Filed::of(event)).collect();
-        let texts = |column: fn(&RecordedEvent) -> &str| -> Vec<&str> { events.iter().map(|e| column(e)).collect() };
-        let numbers =
-            |column: fn(&RecordedEvent) -> u64| -> Vec<i64> { events.iter().map(|e| as_i64(column(e))).collect() };
-        let hashes: Vec<&[u8]> = events.iter().map(|event| event.leaf_hash.as_slice()).collect();
-        let moments: Vec<String> = events.iter().map(|event| event.recorded_at.to_string()).collect();
-        let keys = batch.keys;
+        let filed: Vec<Filed> = batch.events.iter().map(|event| Filed::of(event)).collect();
         let (generation, own) = (self.generation, self.own.clone());
-        let sql = format!(
-            "WITH moved AS (UPDATE ledger.head SET size = $2, root = $3, frontier = $4 \
-               WHERE partition = $1 AND size = $5 AND generation = $6 RETURNING partition), \
-             stored AS (INSERT INTO ledger.events ({COLUMNS}, conversation_id, run_id, actor) \
-               SELECT moved.partition, e.* FROM moved, unnest($7::bigint[], $8::text[], $9::text[], $10::text[], \
-               $11::bigint[], $12::text[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::bytea[], \
-               $18::text[], $19::text[], $20::text[]) AS e), \
-             kept AS (INSERT INTO ledger.idempotency (scope, key, request_hash, first_position, last_position) \
-               SELECT k.* FROM moved, unnest($21::text[], $22::text[], $23::text[], $24::bigint[], $25::bigint[]) AS k), \
-             remembered AS (INSERT INTO ledger.snapshots AS s (aggregate_type, aggregate_id, sequence, state_version, state) \
-               SELECT n.* FROM moved, unnest($26::text[], $27::text[], $28::bigint[], $29::bigint[], $30::text[]) AS n \
-               ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET sequence = excluded.sequence, \
-               state_version = excluded.state_version, state = excluded.state \
-               WHERE excluded.sequence > s.sequence OR excluded.state_version <> s.state_version) \
-             SELECT pg_notify('{CHANNEL}', $31) FROM moved"
-        );
-        let query = sqlx::query(&sql)
-            .bind(partition())
-            .bind(as_i64(batch.head.frontier.size()))
-            .bind(batch.head.root.as_slice())
-            .bind(batch.head.frontier.to_bytes())
-            .bind(as_i64(batch.from))
-            .bind(generation)
-            .bind(numbers(|event| event.position))
-            .bind(texts(|event| &event.event_id))
-            .bind(texts(|event| &event.stream.aggregate_type))
-            .bind(texts(|event| &event.stream.aggregate_id))
-            .bind(numbers(|event| event.sequence))
-            .bind(texts(|event| &event.event_type))
-            .bind(numbers(|event| event.event_version.into()))
-            .bind(texts(|event| &event.payload))
-            .bind(texts(|event| &event.metadata))
-            .bind(moments)
-            .bind(hashes)
-            .bind(filed.iter().map(|filed| filed.conversation_id.as_deref()).collect::<Vec<_>>())
-            .bind(filed.iter().map(|filed| filed.correlation_id.as_deref()).collect::<Vec<_>>())
-            .bind(filed.iter().map(|filed| filed.actor()).collect::<Vec<_>>())
-            .bind(keys.iter().map(|key| key.idempotency.scope.as_str()).collect::<Vec<_>>())
-            .bind(keys.iter().map(|key| key.idempotency.key.as_str()).collect::<Vec<_>>())
-            .bind(keys.iter().map(|key| key.idempotency.request_hash.as_str()).collect::<Vec<_>>())
-            .bind(keys.iter().map(|key| as_i64(key.first)).collect::<Vec<_>>())
-            .bind(keys.iter().map(|key| as_i64(key.last)).collect::<Vec<_>>())
-            .bind(batch.snapshots.iter().map(|kept| kept.stream.aggregate_type.as_str()).collect::<Vec<_>>())
-            .bind(batch.snapshots.iter().map(|kept| kept.stream.aggregate_id.as_str()).collect::<Vec<_>>())
-            .bind(batch.snapshots.iter().map(|kept| as_i64(kept.sequence)).collect::<Vec<_>>())
-            .bind(batch.snapshots.iter().map(|kept| i64::from(kept.state_version)).collect::<Vec<_>>())
-            .bind(batch.snapshots.iter().map(|kept| kept.state.as_str()).collect::<Vec<_>>())
-            .bind(own);
-        let moved = query.fetch_optional(self.connection().await?).await?.is_some();
+        let mut statement = batch_statement(batch, &filed, generation, &own);
+        let moved = statement.build().fetch_optional(self.connection().await?).await?.is_some();
         if moved && self.locked {
             self.locked = false;
             self.run("COMMIT").await?;
@@ -370,6 +317,106 @@ impl WriteLog for PgWriter {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// What stores a batch and moves the head, or does neither. It holds what the batch has and no more: what a statement
+/// begins and ends with is most of its cost until the rows are many.
+fn batch_statement<'b>(
+    batch: &'b Batch<'_>,
+    filed: &'b [Filed],
+    generation: i64,
+    own: &'b str,
+) -> QueryBuilder<'b, Postgres> {
+    let mut sql = QueryBuilder::new("WITH moved AS (UPDATE ledger.head SET size = ");
+    sql.push_bind(as_i64(batch.head.frontier.size()));
+    sql.push(", root = ").push_bind(batch.head.root.as_slice());
+    sql.push(", frontier = ").push_bind(batch.head.frontier.to_bytes());
+    sql.push(" WHERE partition = ").push_bind(partition());
+    sql.push(" AND size = ").push_bind(as_i64(batch.from));
+    sql.push(" AND generation = ").push_bind(generation).push(" RETURNING partition)");
+    if !batch.events.is_empty() {
+        let into = format!("stored AS (INSERT INTO ledger.events ({COLUMNS}, conversation_id, run_id, actor)");
+        let events: Vec<(&RecordedEvent, &Filed)> = batch.events.iter().map(Arc::as_ref).zip(filed).collect();
+        Rows::of(&events, &mut sql, &into, "moved.partition, ")
+            .column(|(event, _)| as_i64(event.position))
+            .column(|(event, _)| event.event_id.as_str())
+            .column(|(event, _)| event.stream.aggregate_type.as_str())
+            .column(|(event, _)| event.stream.aggregate_id.as_str())
+            .column(|(event, _)| as_i64(event.sequence))
+            .column(|(event, _)| event.event_type.as_str())
+            .column(|(event, _)| i64::from(event.event_version))
+            .column(|(event, _)| event.payload.as_str())
+            .column(|(event, _)| event.metadata.as_str())
+            .column(|(event, _)| event.recorded_at.to_string())
+            .column(|(event, _)| event.leaf_hash.as_slice())
+            .column(|(_, filed)| filed.conversation_id.as_deref())
+            .column(|(_, filed)| filed.correlation_id.as_deref())
+            .column(|(_, filed)| filed.actor())
+            .end("");
+    }
+    if !batch.keys.is_empty() {
+        let into = "kept AS (INSERT INTO ledger.idempotency (scope, key, request_hash, first_position, last_position)";
+        Rows::of(batch.keys, &mut sql, into, "")
+            .column(|key| key.idempotency.scope.as_str())
+            .column(|key| key.idempotency.key.as_str())
+            .column(|key| key.idempotency.request_hash.as_str())
+            .column(|key| as_i64(key.first))
+            .column(|key| as_i64(key.last))
+            .end("");
+    }
+    if !batch.snapshots.is_empty() {
+        let into = format!("remembered AS (INSERT INTO ledger.snapshots AS s ({SNAPSHOT})");
+        Rows::of(batch.snapshots, &mut sql, &into, "")
+            .column(|snapshot| snapshot.stream.aggregate_type.as_str())
+            .column(|snapshot| snapshot.stream.aggregate_id.as_str())
+            .column(|snapshot| as_i64(snapshot.sequence))
+            .column(|snapshot| i64::from(snapshot.state_version))
+            .column(|snapshot| snapshot.state.as_str())
+            .end(
+                " ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET sequence = excluded.sequence, \
+                 state_version = excluded.state_version, state = excluded.state \
+                 WHERE excluded.sequence > s.sequence OR excluded.state_version <> s.state_version",
+            );
+    }
+    sql.push(format_args!(" SELECT pg_notify('{CHANNEL}', ")).push_bind(own).push(") FROM moved");
+    sql
+}
+
+/// A part of a statement that inserts rows once the head has moved: one row as plain values, several by their columns.
+struct Rows<'q, 's, 'b, R> {
+    rows: &'s [R],
+    sql: &'q mut QueryBuilder<'b, Postgres>,
+    between: &'static str,
+}
+
+impl<'q, 's, 'b, R> Rows<'q, 's, 'b, R> {
+    /// Begins it, with what comes before the columns of each row.
+    fn of(rows: &'s [R], sql: &'q mut QueryBuilder<'b, Postgres>, into: &str, first: &str) -> Self {
+        sql.push(format_args!(", {into} SELECT {first}"));
+        if rows.len() != 1 {
+            sql.push("r.* FROM moved, unnest(");
+        }
+        Self { rows, sql, between: "" }
+    }
+
+    fn column<T>(mut self, of: impl Fn(&'s R) -> T) -> Self
+    where
+        T: Encode<'b, Postgres> + Type<Postgres> + PgHasArrayType + Send + 'b,
+        Vec<T>: Encode<'b, Postgres>,
+    {
+        self.sql.push(std::mem::replace(&mut self.between, ", "));
+        match self.rows {
+            [row] => self.sql.push_bind(of(row)),
+            rows => self.sql.push_bind(rows.iter().map(of).collect::<Vec<_>>()),
+        };
+        self
+    }
+
+    /// Ends it, with what comes after the rows.
+    fn end(self, then: &str) {
+        self.sql.push(if self.rows.len() == 1 { " FROM moved" } else { ") AS r" });
+        self.sql.push(format_args!("{then})"));
     }
 }
 
