@@ -7,7 +7,9 @@ use devmind_domain::ErrorCode;
 use devmind_test_postgres::Cluster;
 use futures::future::join_all;
 use sqlx::Connection;
+use sqlx::postgres::PgListener;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_writers_in_three_processes_leave_gapless_positions_and_every_follower_sees_each_once() {
@@ -45,6 +47,50 @@ async fn eight_writers_in_three_processes_leave_gapless_positions_and_every_foll
         assert_eq!(follower.await.expect("no panic"), whole);
     }
     assert!(folder.verify().await.is_sound());
+}
+
+/// Appends to a ledger until an append is told on the channel, or is not.
+struct Ear {
+    ledger: Ledger,
+    version: u64,
+    heard: PgListener,
+}
+
+impl Ear {
+    async fn hears(&mut self, told: bool) {
+        let asked = async { while self.is_told().await != told {} };
+        tokio::time::timeout(Duration::from_secs(60), asked).await.unwrap_or_else(|_| panic!("told: never {told}"));
+    }
+
+    async fn is_told(&mut self) -> bool {
+        self.ledger.append(append("told", self.version, "x")).await.expect("appended");
+        self.version += 1;
+        // Comes after whatever the append sent.
+        sqlx::query("NOTIFY devmind_ledger, 'mark'").execute(&mut self.heard).await.expect("notified");
+        let mut told = false;
+        while self.heard.recv().await.expect("heard").payload() != "mark" {
+            told = true;
+        }
+        told
+    }
+}
+
+#[tokio::test]
+async fn an_append_is_told_while_another_process_listens_and_not_where_nobody_does() {
+    let folder = Folder::postgres();
+    // It hears, and does not say that it listens.
+    let mut heard = PgListener::connect(&folder.url()).await.expect("connected");
+    heard.listen("devmind_ledger").await.expect("listening");
+    let mut ear = Ear { ledger: folder.open().await, version: 0, heard };
+    ear.hears(false).await;
+    let other = folder.open().await;
+    ear.hears(true).await;
+    other.close().await;
+    ear.hears(false).await;
+    let reader = folder.reader().await;
+    ear.hears(true).await;
+    drop(reader);
+    ear.hears(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

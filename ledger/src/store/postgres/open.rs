@@ -2,6 +2,7 @@
 //! head with the newest event.
 
 use super::connections::PgConnections;
+use super::news::Announcer;
 use super::partition;
 use super::read::PgLog;
 use super::write::PgWriter;
@@ -29,11 +30,11 @@ pub(crate) async fn open_writable(url: &PostgresUrl) -> Result<(Opened, Arc<PgLo
     let last_recorded_at = check_head(url, &mut connection).await?;
     // A failed close of a connection that is not needed any more changes nothing.
     let _ = connection.close().await;
-    let own = Uuid::now_v7().simple().to_string();
-    let read = Arc::new(PgLog::new(url, read_connections(url), own.clone()));
+    let announcer = Arc::new(Announcer::new(Uuid::now_v7().simple().to_string()));
+    let read = Arc::new(PgLog::new(url, read_connections(url), Some(announcer.clone())));
     let head = read.head().await.map_err(|error| fail(url, "read the head", &error))?;
     let ledger_id = read.ledger_id().await.map_err(|error| fail(url, "read the ledger's id", &error))?;
-    let write = Box::new(PgWriter::new(url, own));
+    let write = Box::new(PgWriter::new(url, announcer));
     Ok((Opened { write, read: read.clone(), head, ledger_id, last_recorded_at }, read))
 }
 
@@ -52,7 +53,7 @@ pub(crate) async fn open_reader(url: &PostgresUrl) -> Result<(PgLog, String), Le
         }
         Some(_) => {}
     }
-    let log = PgLog::new(url, read_connections(url), String::new());
+    let log = PgLog::new(url, read_connections(url), None);
     let ledger_id = log.ledger_id().await.map_err(|error| fail(url, "read the ledger's id", &error))?;
     Ok((log, ledger_id))
 }

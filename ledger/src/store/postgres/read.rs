@@ -2,6 +2,7 @@
 
 use super::connections::PgConnections;
 use super::error::is_of_data;
+use super::news::Announcer;
 use super::partition;
 use super::versions::Versions;
 use crate::append::Head;
@@ -17,6 +18,7 @@ use devmind_domain::canonical::Hash;
 use devmind_domain::event::StreamId;
 use devmind_domain::upcast;
 use sqlx::{Postgres, QueryBuilder, Row};
+use std::sync::Arc;
 
 /// The triggers that every ledger has; without them a row could be changed by mistake.
 const TRIGGERS: [&str; 12] = [
@@ -39,14 +41,14 @@ const TRIGGERS: [&str; 12] = [
 pub(crate) struct PgLog {
     place: String,
     pub(super) connections: PgConnections,
-    /// What the writer of the same process signs its notifications with; empty without one.
-    pub(super) own: String,
+    /// The writer of the same process, where there is one.
+    pub(super) announcer: Option<Arc<Announcer>>,
     versions: Versions,
 }
 
 impl PgLog {
-    pub fn new(url: &PostgresUrl, connections: PgConnections, own: String) -> Self {
-        Self { place: url.to_string(), connections, own, versions: Versions::new(url) }
+    pub(super) fn new(url: &PostgresUrl, connections: PgConnections, announcer: Option<Arc<Announcer>>) -> Self {
+        Self { place: url.to_string(), connections, announcer, versions: Versions::new(url) }
     }
 
     pub async fn ledger_id(&self) -> Result<String, sqlx::Error> {

@@ -6,7 +6,7 @@
 //! commit in doubt is settled by raising the generation: what has not arrived by then never will.
 
 use super::error::{before, lost_connection, of_store};
-use super::news::CHANNEL;
+use super::news::{Announcer, CHANNEL};
 use super::partition;
 use crate::append::Idempotency;
 use crate::error::LedgerError;
@@ -34,8 +34,7 @@ const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET
 pub(crate) struct PgWriter {
     url: PostgresUrl,
     place: String,
-    /// What its notifications are signed with.
-    own: String,
+    announcer: Arc<Announcer>,
     connection: Option<PgConnection>,
     /// The head's generation at the last look.
     generation: i64,
@@ -48,11 +47,11 @@ pub(crate) struct PgWriter {
 }
 
 impl PgWriter {
-    pub fn new(url: &PostgresUrl, own: String) -> Self {
+    pub fn new(url: &PostgresUrl, announcer: Arc<Announcer>) -> Self {
         Self {
             url: url.clone(),
             place: url.to_string(),
-            own,
+            announcer,
             connection: None,
             generation: 0,
             overtaken: false,
@@ -167,8 +166,9 @@ impl PgWriter {
     /// The one statement; `false` when the head was not where it was looked at.
     async fn write(&mut self, batch: &Batch<'_>) -> Result<bool, sqlx::Error> {
         let filed: Vec<Filed> = batch.events.iter().map(|event| Filed::of(event)).collect();
-        let (generation, own) = (self.generation, self.own.clone());
-        let mut statement = batch_statement(batch, &filed, generation, &own);
+        let (generation, announcer) = (self.generation, Arc::clone(&self.announcer));
+        let told = announcer.is_heard().then_some(announcer.own.as_str());
+        let mut statement = batch_statement(batch, &filed, generation, told);
         let moved = statement.build().fetch_optional(self.connection().await?).await?.is_some();
         if moved && self.locked {
             self.locked = false;
@@ -321,12 +321,12 @@ impl WriteLog for PgWriter {
 }
 
 /// What stores a batch and moves the head, or does neither. It holds what the batch has and no more: what a statement
-/// begins and ends with is most of its cost until the rows are many.
+/// begins and ends with is most of its cost until the rows are many. `told` is who other processes hear it from.
 fn batch_statement<'b>(
     batch: &'b Batch<'_>,
     filed: &'b [Filed],
     generation: i64,
-    own: &'b str,
+    told: Option<&'b str>,
 ) -> QueryBuilder<'b, Postgres> {
     let mut sql = QueryBuilder::new("WITH moved AS (UPDATE ledger.head SET size = ");
     sql.push_bind(as_i64(batch.head.frontier.size()));
@@ -379,7 +379,10 @@ fn batch_statement<'b>(
                  WHERE excluded.sequence > s.sequence OR excluded.state_version <> s.state_version",
             );
     }
-    sql.push(format_args!(" SELECT pg_notify('{CHANNEL}', ")).push_bind(own).push(") FROM moved");
+    match told {
+        Some(by) => sql.push(format_args!(" SELECT pg_notify('{CHANNEL}', ")).push_bind(by).push(") FROM moved"),
+        None => sql.push(" SELECT 1 FROM moved"),
+    };
     sql
 }
 
