@@ -104,7 +104,7 @@ pub fn run(cli: Cli) -> ExitCode {
         // A log that cannot be written must not end the program that writes it.
         .log_internal_errors(false)
         .init();
-    let runtime = match tokio::runtime::Runtime::new() {
+    let runtime = match crate::runtime() {
         Ok(runtime) => runtime,
         Err(error) => return fail(ErrorCode::Internal, &error.to_string(), None),
     };

@@ -23,6 +23,7 @@ pub mod nodes;
 pub mod places;
 pub mod policies;
 pub mod runs;
+mod runtime;
 mod say;
 pub mod state;
 pub mod tls;
@@ -30,3 +31,4 @@ pub mod tools;
 pub mod ui;
 
 pub use lifecycle::{Server, ServerHandle};
+pub use runtime::runtime;

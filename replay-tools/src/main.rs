@@ -2,7 +2,12 @@
 
 use clap::Parser;
 use devmind_replay_tools::{Cli, run};
+use mimalloc::MiMalloc;
 use std::process::ExitCode;
+
+/// As in the server, whose views and log this program reads and writes.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     // Settings of a `.env` count as environment; a missing file is no fault.

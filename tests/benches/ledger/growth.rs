@@ -12,6 +12,7 @@ use devmind_ledger::{Append, Ledger, execute};
 use futures::{StreamExt, stream};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use uuid::Uuid;
 
 /// What wants this group of rows.
@@ -94,6 +95,7 @@ fn appending(ledger: &Ledger) -> impl Work + use<> {
     let (ledger, metadata) = (ledger.clone(), ours::metadata());
     Callers {
         callers: CALLERS,
+        on: Handle::current(),
         call: move |caller, n| {
             ours::carry_out(ledger.clone(), metadata.clone(), ours::stream(caller, n), ours::key(caller, n))
         },

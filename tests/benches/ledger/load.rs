@@ -1,9 +1,10 @@
 //! Callers that do the same thing again and again, and how often they got through.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Runtime};
 
 /// For how long, and how often.
 pub struct Measure {
@@ -67,6 +68,8 @@ pub trait Work: Sync {
 /// So many callers that each call again as soon as they are answered.
 pub struct Callers<F> {
     pub callers: usize,
+    /// Where they run.
+    pub on: Handle,
     /// Gets the caller's number and the number of the call.
     pub call: F,
 }
@@ -84,7 +87,7 @@ where
         let callers: Vec<_> = (0..self.callers)
             .map(|caller| {
                 let (call, done, stop) = (self.call.clone(), done.clone(), stop.clone());
-                tokio::spawn(async move {
+                self.on.spawn(async move {
                     let mut n = first;
                     while !stop.load(Ordering::Relaxed) {
                         call(caller, n).await;
@@ -108,6 +111,12 @@ where
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// The runtime of peers that run in this process: one as tokio makes it, which suits them better than the server's.
+pub fn peers() -> &'static Handle {
+    static PEERS: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("the system gives threads"));
+    PEERS.handle()
+}
 
 /// A blocking piece of work that says how many operations it did.
 pub struct Blocking<F>(pub F);

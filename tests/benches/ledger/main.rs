@@ -32,6 +32,7 @@ mod tool_call;
 
 use clap::Parser;
 use load::Measure;
+use mimalloc::MiMalloc;
 use std::process::ExitCode;
 use table::Table;
 use tool_call::Programs;
@@ -56,9 +57,15 @@ struct Options {
     bench: bool,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run(Options::parse()).await {
+/// The server's, for everybody who is measured here.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    // As the server runs; the callers of peers have a runtime as tokio makes it.
+    let runtime = devmind_api::runtime().expect("the system gives threads");
+    match runtime.block_on(run(options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("error: {why}");

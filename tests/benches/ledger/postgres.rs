@@ -3,12 +3,13 @@
 
 pub mod peers;
 
-use crate::load::{Callers, Measure, Work};
+use crate::load::{self, Callers, Measure, Work};
 use crate::ours;
 use crate::table::Table;
 use devmind_ledger::{Ledger, PostgresUrl};
 use devmind_test_postgres::Cluster;
 use peers::{Pgbench, Unnest};
+use tokio::runtime::Handle;
 
 /// What is to be reached at so many callers: the peer's name, its place in the measured rates, the
 /// least ratio.
@@ -23,7 +24,9 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
     let (own, peers, raw) = (cluster.database(), cluster.database(), cluster.database());
     let url: PostgresUrl = own.url().parse().expect("a URL");
     let ledger = Ledger::open(&url).await.expect("the ledger opens");
-    let framework = peers::postgres_es(peers.url()).await;
+    let peers_url = peers.url().to_owned();
+    let opening = load::peers().spawn(async move { peers::postgres_es(&peers_url).await });
+    let framework = opening.await.expect("it opens");
     let raw_url = raw.url().to_owned();
     peers::raw_table(&raw_url).await;
 
@@ -39,6 +42,7 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
         let (store, metadata) = (ledger.clone(), ours::metadata());
         let our_own = Callers {
             callers,
+            on: Handle::current(),
             call: move |caller, n| {
                 ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), ours::key(caller, n))
             },
@@ -46,6 +50,7 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
         let family = framework.clone();
         let peer = Callers {
             callers,
+            on: load::peers().clone(),
             call: move |caller, n| crate::family::carry_out(family.clone(), ours::stream(caller, n)),
         };
         let pgbench = Pgbench { url: raw_url.clone(), clients: callers };
@@ -80,11 +85,16 @@ async fn hot_stream(measure: &Measure, table: &mut Table, ledger: &Ledger, frame
     let (store, family) = (ledger.clone(), framework.clone());
     let our_own = Callers {
         callers: 64,
+        on: Handle::current(),
         call: move |caller, n| {
             ours::carry_out(store.clone(), metadata.clone(), STREAM.to_owned(), ours::key(caller, n))
         },
     };
-    let peer = Callers { callers: 64, call: move |_, _| crate::family::carry_out(family.clone(), STREAM.to_owned()) };
+    let peer = Callers {
+        callers: 64,
+        on: load::peers().clone(),
+        call: move |_, _| crate::family::carry_out(family.clone(), STREAM.to_owned()),
+    };
     let rates = measure.side_by_side(&[&our_own, &peer]).await;
     table.figure("postgres hot stream, 64 callers: postgres-es", rates[1], "events/s");
     table.at_least("postgres hot stream, 64 callers", rates[0], "events/s", ("postgres-es", rates[1]), 400.0);

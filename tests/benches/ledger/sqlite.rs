@@ -1,6 +1,6 @@
 //! The rows on SQLite, all with `journal_mode=WAL` and `synchronous=FULL`.
 
-use crate::load::{Blocking, Callers, Measure};
+use crate::load::{Blocking, Callers, Measure, peers};
 use crate::table::Table;
 use crate::{family, ours};
 use cqrs_es::CqrsFramework;
@@ -12,6 +12,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, S
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 use uuid::Uuid;
 
 const CALLERS: usize = 64;
@@ -27,13 +28,16 @@ pub async fn rows(measure: &Measure, table: &mut Table) {
     let store = ledger.clone();
     let our_own = Callers {
         callers: CALLERS,
+        on: Handle::current(),
         call: move |caller, n| {
             ours::carry_out(store.clone(), metadata.clone(), ours::stream(caller, n), ours::key(caller, n))
         },
     };
-    let framework = sqlite_es(&folder.path().join("sqlite-es.sqlite")).await;
+    let file = folder.path().join("sqlite-es.sqlite");
+    let framework = peers().spawn(async move { sqlite_es(&file).await }).await.expect("it opens");
     let peer = Callers {
         callers: CALLERS,
+        on: peers().clone(),
         call: move |caller, n| family::carry_out(framework.clone(), ours::stream(caller, n)),
     };
     let (one, hundred) = (folder.path().join("raw-1.sqlite"), folder.path().join("raw-100.sqlite"));

@@ -5,7 +5,7 @@
 mod kept;
 mod peers;
 
-use crate::load::{Callers, Measure, Work};
+use crate::load::{self, Callers, Measure, Work};
 use crate::table::Table;
 use devmind_tests::{Client, Question, ScriptedModel, TestDevice, TestServer, Turnstile};
 use futures::FutureExt;
@@ -16,6 +16,7 @@ use serde_json::json;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
 
 /// What wants this group of rows.
 pub const GROUP: &str = "tool call";
@@ -97,7 +98,8 @@ impl Contender {
             }
             .boxed()
         };
-        Callers { callers, call: timed }
+        let on = if self.name == OURS { Handle::current() } else { load::peers().clone() };
+        Callers { callers, on, call: timed }
     }
 
     /// The times since they were last taken, the shortest first.
