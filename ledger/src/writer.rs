@@ -240,23 +240,20 @@ impl Writer {
         }
     }
 
-    /// After the commit: followers first, then the callers.
-    fn answer(&mut self, batch: Vec<Command>, plan: Plan, head: HeadRow) {
+    /// After the commit: followers first, then the callers. These are woken by a task of their own, so that the next
+    /// batch, which waits already where there are many, is stored meanwhile.
+    fn answer(&self, batch: Vec<Command>, plan: Plan, head: HeadRow) {
         let head = Head { position: head.frontier.size(), root: head.root };
         if !plan.events.is_empty() {
             self.ring.push(&plan.events);
             advance(&self.head, head);
         }
-        let Plan { events, outcomes, .. } = plan;
-        for (command, outcome) in batch.into_iter().zip(outcomes) {
-            command.reply.send(match outcome {
-                Outcome::Stored(range) => Ok(Appended { events: slice(&events, range), head: head.position }),
-                Outcome::Refused(error) => Err(error),
-                Outcome::SeenInBatch { same_request, range } => {
-                    Err(AppendError::KeySeen { same_request, events: slice(&events, range) })
-                }
-            });
-        }
+        // `close` waits for whoever holds this, and so for these answers.
+        let open = Arc::clone(&self.head);
+        tokio::spawn(async move {
+            reply(batch, plan, head.position);
+            drop(open);
+        });
     }
 
     /// An error at COMMIT does not mean "not stored": the log is asked.
@@ -278,6 +275,20 @@ impl Writer {
 fn pass(events: &[Arc<RecordedEvent>], when: &str) {
     for event in events {
         kill_point::at(|| format!("append {} {when}", event.event_type));
+    }
+}
+
+/// Tells each caller what was stored of its command.
+fn reply(batch: Vec<Command>, plan: Plan, head: u64) {
+    let Plan { events, outcomes, .. } = plan;
+    for (command, outcome) in batch.into_iter().zip(outcomes) {
+        command.reply.send(match outcome {
+            Outcome::Stored(range) => Ok(Appended { events: slice(&events, range), head }),
+            Outcome::Refused(error) => Err(error),
+            Outcome::SeenInBatch { same_request, range } => {
+                Err(AppendError::KeySeen { same_request, events: slice(&events, range) })
+            }
+        });
     }
 }
 
