@@ -79,7 +79,7 @@ impl Ear {
 async fn an_append_is_told_while_another_process_listens_and_not_where_nobody_does() {
     let folder = Folder::postgres();
     // It hears, and does not say that it listens.
-    let mut heard = PgListener::connect(&folder.url()).await.expect("connected");
+    let mut heard = PgListener::connect(folder.url()).await.expect("connected");
     heard.listen("devmind_ledger").await.expect("listening");
     let mut ear = Ear { ledger: folder.open().await, version: 0, heard };
     ear.hears(false).await;
