@@ -248,12 +248,7 @@ impl Writer {
             self.ring.push(&plan.events);
             advance(&self.head, head);
         }
-        // `close` waits for whoever holds this, and so for these answers.
-        let open = Arc::clone(&self.head);
-        tokio::spawn(async move {
-            reply(batch, plan, head.position);
-            drop(open);
-        });
+        tokio::spawn(async move { reply(batch, plan, head.position) });
     }
 
     /// An error at COMMIT does not mean "not stored": the log is asked.
