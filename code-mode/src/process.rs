@@ -48,11 +48,13 @@ where
     F: FnMut(SubCall) -> A,
     A: Future<Output = ToProgram>,
 {
-    // No environment: it may hold the server's secrets.
+    // No environment: it may hold the server's secrets. But the server's allocator would take a gibibyte of addresses at
+    // once, which is more than the process may have.
     let mut command = Command::new(&program.executable);
     command
         .args(&program.arguments)
         .env_clear()
+        .env("MIMALLOC_ARENA_RESERVE", "0")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
