@@ -21,3 +21,17 @@ pub fn runtime() -> std::io::Result<Runtime> {
     }
     builder.enable_all().build()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_leaves_a_processor_to_its_store_unless_it_is_told_its_threads() {
+        let chosen = std::env::var(CHOSEN).ok().and_then(|chosen| chosen.parse().ok());
+        let processors = std::thread::available_parallelism().expect("counted").get();
+        let expected = chosen.unwrap_or(if processors == 1 { 1 } else { processors - 1 });
+        let runtime = runtime().expect("made");
+        assert_eq!(runtime.metrics().num_workers(), expected);
+    }
+}
