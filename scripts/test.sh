@@ -2,7 +2,7 @@
 # The test command: installs what the tests need, then runs every check and every test.
 #
 # Needed, and installed here on Debian when it is missing and we may:
-#   gcc, libc6-dev    the C compiler for the bundled SQLite, QuickJS and ring
+#   gcc, libc6-dev    the C compiler for the bundled SQLite, QuickJS, mimalloc and ring
 #   postgresql        the tests start throw-away clusters of their own, as another user when root runs them
 #   strace            what a loss of power may leave of the device's journal (Linux)
 #   util-linux        unshare and mount, for a small disk that is really full, and one that only reads (Linux)
